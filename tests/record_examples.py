@@ -23,7 +23,7 @@ from cdcd.core.protocol.messages import (
 )
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.records import markers
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from tests.golden.streams import Golden
 from tests.golden.workload import ROWS
@@ -57,7 +57,7 @@ class Stream:
 
     def __init__(self) -> None:
         settings = EncoderSettings("0.1.0", "shop", "shop", schemas_topic="shop.schemas")
-        self.encoder = SnapshotEncoder(settings)
+        self.encoder = record_stream(settings)
         self.relations: dict[str, Relation] = {}
         self.events: list[Event] = []
         last_commit_lsn = None

@@ -15,8 +15,9 @@ from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Insert, Relation
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.records.stream import RecordStream
 
 ROWS: Final = 300_000
 TRANSACTION_ROWS: Final = 10
@@ -53,7 +54,7 @@ RICH: Final[tuple[tuple[str, int, Callable[[int], str]], ...]] = (
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
     for name, columns in (("plain", PLAIN), ("rich", RICH)):
-        encoder = DebeziumJsonEncoder(EncoderSettings("0.1.0", "shop", "shop"))
+        encoder = record_stream(EncoderSettings("0.1.0", "shop", "shop"))
         described = tuple(
             [Column(int(not index), column[0], column[1], -1) for index, column in enumerate(columns)]
         )
@@ -71,7 +72,7 @@ def main() -> None:
         print(f"{name}: {best * 1e6 / rows:.2f} µs CPU a row, {size} bytes of key and value")
 
 
-def _measure(encoder: DebeziumJsonEncoder, frames: list[bytes]) -> float:
+def _measure(encoder: RecordStream, frames: list[bytes]) -> float:
     started = time.process_time()
     now_us = 1_700_000_000_000_000
     for burst in range(0, len(frames), BURST):

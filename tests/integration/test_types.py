@@ -21,7 +21,7 @@ from cdcd.core.catalog.types import BUILTIN_TYPES, READERS
 from cdcd.core.errors import WithoutBinaryError
 from cdcd.core.protocol.messages import Insert, Relation
 from cdcd.core.protocol.reader import read_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
 
 pytestmark = pytest.mark.postgres(every=True)
@@ -507,7 +507,7 @@ async def known_types(database, oids: list[int]) -> dict[int, TypeDescription]:
 
 def json_of_each(database, stream: list[bytes], *, binary: bool = False) -> dict[str, str]:
     """For each table the JSON of its only value, or the error with which it was described."""
-    encoder = DebeziumJsonEncoder(EncoderSettings("test", "p", "d"), binary=binary)
+    encoder = record_stream(EncoderSettings("test", "p", "d"), binary=binary)
     relations = [read_message(frame, 25) for frame in stream if frame[25] == Relation.tag]
     names: dict[int, str] = {}
     oids = []

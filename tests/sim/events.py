@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.cloud_events import CLOUDEVENTS, STRUCTURED, CloudEvents
-from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings, Record
 from cdcd.core.records.flattening import SOURCE_FIELDS
+from cdcd.core.records.stream import RecordStream
 from cdcd.core.transactions.drafts import SpoolItem
 
 _NAMES: Final = {each.replace("_", ""): each for each in SOURCE_FIELDS} | {"sourcetxid": "txId"}
@@ -45,7 +46,7 @@ class EnvelopedEncoder:
         settings: EncoderSettings,
         seen: Seen,
         mode: str = STRUCTURED,
-        make: Callable[[EncoderSettings], JsonEventsEncoder] = JsonEventsEncoder,
+        make: Callable[[EncoderSettings], RecordStream] = record_stream,
     ) -> None:
         self._inner = make(replace(settings, value_format=CLOUDEVENTS, events=CloudEvents(mode)))
         self._seen = seen

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
 from cdcd.core.records.flattening import (
     DELETED_FIELD,
@@ -26,10 +26,10 @@ FLATTENING: Final = Flattening(REWRITE_WITH_TOMBSTONE, (_OP, *_SOURCE.values()))
 
 
 class InflatedEncoder:
-    """A `FlatEncoder`, whose records are made envelopes again. Everything else is the encoder's own."""
+    """A `RecordStream`, whose records are made envelopes again. Everything else is the encoder's own."""
 
     def __init__(self, settings: EncoderSettings) -> None:
-        self._inner = FlatEncoder(replace(settings, flattening=FLATTENING))
+        self._inner = record_stream(replace(settings, flattening=FLATTENING))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

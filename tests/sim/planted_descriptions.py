@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from cdcd.core.catalog.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from tests.sim.planted_stream import PlantedStream
 
 
-class GuessesNumbers(DebeziumJsonEncoder):
+class GuessesNumbers(PlantedStream):
     """A column that the catalog does not have under its name is taken for the next one that has its type."""
 
     def define(

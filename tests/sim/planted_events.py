@@ -1,11 +1,13 @@
 """A bug of CloudEvents."""
 
-from cdcd.core.records.cloudevents.attributes import DATA_CHANGE, EventForm, Events
-from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
-from cdcd.core.records.cloudevents.tables import EventTables, content_type
+from cdcd.core.records.available import record_stream
+from cdcd.core.records.cloudevents.attributes import DATA_CHANGE, Events
+from cdcd.core.records.cloudevents.json_events import EventRows
+from cdcd.core.records.cloudevents.tables import EventTables
+from cdcd.core.records.debezium_json.encoder import JsonFormat
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
-from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.stream import RecordStream
 from tests.sim.events import EnvelopedEncoder, Seen
 
 
@@ -20,24 +22,24 @@ class NamedByTheChange(Events):
 class TablesNamedByTheChange(EventTables):
     """The events of all tables."""
 
-    def describe(self, fragments: TableFragments, metadata: TransactionMetadata | None) -> None:
+    def describe(self, fragments: TableFragments) -> None:
         self._tables[fragments.relation.oid] = NamedByTheChange(
-            self._settings, self._form, DATA_CHANGE, fragments, metadata
+            self._settings, self._form, DATA_CHANGE, fragments, self._metadata
         )
 
 
-class EncoderNamedByTheChange(JsonEventsEncoder):
-    """The encoder with these events."""
-
-    def __init__(self, settings: EncoderSettings) -> None:
-        super().__init__(settings)
-        self._event_tables = TablesNamedByTheChange(
-            settings, EventForm(settings, content_type(settings.events))
-        )
+def stream_named_by_the_change(settings: EncoderSettings) -> RecordStream:
+    """A stream with these events."""
+    stream = record_stream(settings)
+    assert isinstance(stream.format, JsonFormat)
+    rows = stream.format._around
+    assert isinstance(rows, EventRows)
+    rows._events.__class__ = TablesNamedByTheChange
+    return stream
 
 
 class NamesEventsByTheChange(EnvelopedEncoder):
     """What the simulation runs. The events of one session are enough to find it."""
 
     def __init__(self, settings: EncoderSettings) -> None:
-        super().__init__(settings, Seen(), make=EncoderNamedByTheChange)
+        super().__init__(settings, Seen(), make=stream_named_by_the_change)

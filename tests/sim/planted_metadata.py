@@ -3,10 +3,10 @@
 from typing import Any
 
 from cdcd.core.engine.queue import BatchQueue
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings, Record
 from cdcd.core.transactions.position import Counts
+from tests.sim.planted_stream import PlantedStream
 
 
 class ForgetsCounts(BatchQueue):
@@ -31,10 +31,10 @@ class BeginsAgain(TransactionMetadata):
         self._is_begun = False
 
 
-class BeginsAgainEncoder(DebeziumJsonEncoder):
+class BeginsAgainEncoder(PlantedStream):
     """An encoder with `BeginsAgain`."""
 
-    def __init__(self, settings: EncoderSettings, binary: bool = False) -> None:
-        super().__init__(settings, binary)
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__(settings)
         assert self.metadata is not None
-        self.metadata = BeginsAgain(settings, self.metadata.topic)
+        self.format.metadata = BeginsAgain(settings, self.metadata.topic)

@@ -9,10 +9,12 @@ from cdcd.core.engine.delivery import Delivery
 from cdcd.core.engine.feedback import Feedback
 from cdcd.core.engine.ingest import Ingest
 from cdcd.core.engine.queue import Batch, BatchQueue
+from cdcd.core.facts import unheard
 from cdcd.core.protocol.frames import XLOG_HEADER, StatusUpdate
 from cdcd.core.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.encoder import LateRecords, Record
+from cdcd.core.records.debezium_json.encoder import json_format
+from cdcd.core.records.encoder import EncoderSettings, LateRecords, Record
+from cdcd.core.records.stream import RecordStream
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.open_transactions import OpenTransaction, Replay
@@ -27,14 +29,21 @@ class ConfirmsOnReceive(Feedback):
         return super().due(received, received, now, server_time_us)
 
 
-class NumbersOnlyRecords(DebeziumJsonEncoder):
+class PlantedStream(RecordStream):
+    """A stream of records in JSON, for bugs to be planted in it."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        super().__init__(settings, False, unheard, json_format)
+
+
+class NumbersOnlyRecords(PlantedStream):
     """An event that is skipped has no number, so that a restart gives the events behind it other ones."""
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         before = len(out)
         size = super().encode(frame, in_stream, now_us, out)
         if len(out) == before:
-            self._serial -= 1
+            self.current.serial -= 1
         return size
 
 

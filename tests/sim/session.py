@@ -52,8 +52,7 @@ from cdcd.core.facts import Fact, Observer
 from cdcd.core.protocol.frames import read_status
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.shortened import MessageLimits
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import Encoder, EncoderSettings
 from cdcd.core.records.shaping.filtering import filtered
 from cdcd.core.records.shaping.outbox import shaped
@@ -127,7 +126,7 @@ class Parts:
     healable: Healable = healable
     first_start: type[FirstStart] = FirstStart
     shaped: Callable[[Encoder, Outbox, EncoderSettings, Observer], Encoder] = shaped
-    encoder: Callable[[EncoderSettings], Encoder] = DebeziumJsonEncoder
+    encoder: Callable[[EncoderSettings], Encoder] = record_stream
     filtered: Callable[[Encoder, Filters, EncoderSettings, Observer], Encoder] = filtered
     filtered_rows: Callable[[Encoder, Filters, EncoderSettings, Observer], Encoder] = filtered
     partitioned: Callable[[Encoder, EncoderSettings], Encoder] = partitioned
@@ -622,7 +621,7 @@ class Session:
         encoder = self.parts.filtered(encoder, filters, envelope, observe)
         if settings.row_faults:
             encoder.shape_by(RefusesRows(self._is_mended))
-        rows = self.parts.partitioned_rows(SnapshotEncoder(envelope), envelope)
+        rows = self.parts.partitioned_rows(record_stream(envelope), envelope)
         rows = self.parts.routed_rows(rows, routes, envelope, observe)
         rows = self.parts.filtered_rows(rows, filters, envelope, observe)
         at = ready.checkpoint.position

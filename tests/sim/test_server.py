@@ -9,7 +9,7 @@ import pytest
 from cdcd.core.protocol.frames import XLogData, read_frame
 from cdcd.core.protocol.messages import Begin, Commit, LogicalMessage, Origin, Relation, Type
 from cdcd.core.protocol.reader import read_message
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, SnapshotPosition
 from cdcd.core.snapshot.reading import PageQuery, Rows, SourceTable
 from cdcd.core.snapshot.visibility import Visibility
@@ -42,7 +42,7 @@ class NaiveReader:
         self.oracle.fold = self.fold = Fold(self.database, strict=True)
         self.client = Client(self.postgres.wal, self.workload)
         settings = EncoderSettings("0", TOPIC_PREFIX, "db")
-        self.encoder = SnapshotEncoder(settings)
+        self.encoder = record_stream(settings)
         self.records: list[Record] = []
 
     def read(self, tables: Sequence[SourceTable], snapshot: Visibility) -> list[Record]:

@@ -13,7 +13,7 @@ from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.fates import AsideNotes
 from cdcd.core.engine.settings import EngineSettings
 from cdcd.core.facts import Observer
-from cdcd.core.records.available import format_of
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, owner_headers
 from cdcd.core.records.gaps import Gap
 from cdcd.core.records.shaping.filtering import filtered
@@ -63,9 +63,8 @@ class SessionStart:
 
 def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
     """Return the engine of a session. The caller must call `close` of its assembler."""
-    make = format_of(start.encoding)
     encoder = shaped(
-        make(start.encoding, start.binary, observe),
+        record_stream(start.encoding, start.binary, observe),
         start.outbox,
         start.encoding,
         observe,
@@ -73,7 +72,7 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
     )
     encoder = routed(partitioned(encoder, start.encoding), start.routes, start.encoding, observe)
     encoder = filtered(encoder, start.filters, start.encoding, observe)
-    rows = partitioned(make(start.encoding, False, observe), start.encoding)
+    rows = partitioned(record_stream(start.encoding, False, observe), start.encoding)
     rows = routed(rows, start.routes, start.encoding, observe)
     rows = filtered(rows, start.filters, start.encoding, observe)
     assembler = Assembler(

@@ -5,30 +5,19 @@ transaction, even if it has no record. If a format cannot represent some values 
 without these values (`unwritable.py`). A malformed row is refused, and the error names its position. An update that
 moves a row becomes a delete and an insert with the same number. Requests to the daemon are not encoded (`skip`).
 
-Each format is a subclass with the methods at the end, which make the records of a row, a truncate, a logical
-message and a heartbeat.
+A format (`format.py`) writes the records of a row, a truncate, a logical message and a heartbeat.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from struct import error
 from typing import Final
 
+from cdcd.core.catalog.hints import HINT
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
-from cdcd.core.catalog.wiretext import checked, to_bytes, wire
-from cdcd.core.errors import FatalError
+from cdcd.core.errors import FatalError, ProtocolError
 from cdcd.core.facts import Observer
 from cdcd.core.protocol.frames import XLOG_HEADER
-from cdcd.core.protocol.messages import (
-    Binary,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Relation,
-    Truncate,
-    TupleData,
-    Update,
-    Value,
-)
+from cdcd.core.protocol.messages import Relation, Truncate
 from cdcd.core.protocol.peek import (
     DELETE,
     HEAD_BYTES,
@@ -36,22 +25,15 @@ from cdcd.core.protocol.peek import (
     MESSAGE,
     STREAMED_HEAD_BYTES,
     UPDATE,
-    lsn_of,
     read_head,
 )
 from cdcd.core.protocol.reader import read_message, read_message_head
-from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.changes import explain
-from cdcd.core.records.debezium_json.connect_schema import CLOSING, MESSAGE_KEY, WITH_SCHEMA, opening
 from cdcd.core.records.debezium_json.known_tables import KnownTables
-from cdcd.core.records.debezium_json.messages import HeartbeatRecords, MessageContent
-from cdcd.core.records.debezium_json.source_block import DELETED, OPS, SourceBlock, unix_us
-from cdcd.core.records.debezium_json.strings import quote
-from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
+from cdcd.core.records.debezium_json.snapshot_rows import runs
+from cdcd.core.records.debezium_json.source_block import DELETED, TransactionFacts, unix_us
+from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import (
-    HEADER_NEW_KEY,
-    HEADER_OLD_KEY,
     Encoded,
     EncoderSettings,
     LateRecords,
@@ -59,23 +41,18 @@ from cdcd.core.records.encoder import (
     SnapshotPosition,
     record_bytes,
 )
+from cdcd.core.records.format import CopiedRows, Current, Format
 from cdcd.core.records.markers import INCREMENTAL
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.records.shaping.shape import Part, Shape, Shapes, placed_lines, put_header
-from cdcd.core.records.unwritable import (
-    UNDECODABLE,
-    Found,
-    UnwritableError,
-    UnwritableValues,
-    named,
-    rows_of,
-    stood_in,
-    undecodable_key,
-    with_rows,
-)
-from cdcd.core.transactions.drafts import Draft, SpoolItem
+from cdcd.core.records.stand_ins import StandIns
+from cdcd.core.records.unwritable import named
+from cdcd.core.transactions.drafts import Draft, SpoolItem, relation_of_draft
 
 _ROWS: Final = (INSERT, UPDATE, DELETE)
+
+MakeFormat = Callable[[EncoderSettings, KnownTables, Current, Observer], Format]
+"""Makes a format. It keeps the catalog of tables and the current event, and reports facts to the observer."""
 
 
 class RecordStream:
@@ -84,68 +61,54 @@ class RecordStream:
     The caller must call `define` before the first row of a relation and whenever it is described anew; `begin`
     (and, where needed, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
 
-    Args:
-        source, alone: the source blocks of transactions, and of logical messages outside of transactions.
+    Attributes:
+        tables: the relations that were defined.
+        format: writes the records.
+        current: the event that is encoded.
     """
 
     def __init__(
-        self,
-        settings: EncoderSettings,
-        binary: bool,
-        observe: Observer,
-        source: SourceBlock,
-        alone: SourceBlock,
+        self, settings: EncoderSettings, binary: bool, observe: Observer, make_format: MakeFormat
     ) -> None:
         self._settings = settings
         self.tables = KnownTables(settings, binary)
-        names = self.tables.names
-        self._message_topic = names.message or ""
-        self.metadata = (
-            None if names.transaction is None else TransactionMetadata(settings, names.transaction)
-        )
-        """Of the transaction that is open; None: records say nothing of it."""
-        self._unwritable = UnwritableValues(observe)
-        self._messages = 0
+        self.current = Current(settings)
+        self.format = make_format(settings, self.tables, self.current, observe)
+        self._stand_ins = StandIns(observe, self.format.schemas.check)
         self._shapes = Shapes()
+        self._facts = self.current.facts
+        self._alone = TransactionFacts()
+        """Facts about a logical message outside of transactions."""
         self._recent: TableFragments | None = None
-        """Of the last row: the next one is most often of the same table."""
-        self._source = source
-        self._alone = alone
+        """Table of the last row, because the next row is usually of the same table."""
         self._recent_oid = 0
-        self._content = MessageContent(settings.modes)
-        self._message_key = opening(MESSAGE_KEY) if settings.key_format == WITH_SCHEMA else b""
-        self._heartbeats = HeartbeatRecords(settings)
-        self._transaction = 0
-        self._commit_lsn = 0
-        self._serial = 0
-        self._skips = [op in settings.skipped for op in OPS]
-        """True for each op whose events have a number but no record."""
-        self._came: list[Record] | None = None
-        """List for the records of the insert, while an update is encoded as a delete and an insert; otherwise None."""
-        self._lsn = 0
-        self._now_us = -1
+
+    @property
+    def metadata(self) -> TransactionMetadata | None:
+        """See `Encoder`."""
+        return self.format.metadata
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
         """See `Encoder`."""
-        messages = {("", "m"): self._messages} if self._messages else {}
+        messages = {("", "m"): self.current.messages} if self.current.messages else {}
         counts = {**messages, **self.tables.counts}
         return self._shapes.counted(counts)
 
     @property
     def unwritable(self) -> dict[tuple[str, str], int]:
         """See `Encoder`."""
-        return self._unwritable.counts
+        return self._stand_ins.values.counts
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
         """See `Encoder`."""
         self._shapes.check(relation, table, types)
-        fragments = self.tables.define(relation, table, types, self.metadata)
+        fragments = self.tables.define(relation, table, types, self.format.metadata)
         if fragments is not None:
             self._recent = None
-            self._described(fragments)
+            self.format.describe(fragments)
         self._shapes.define(relation, table, types)
 
     def shape_by(self, shape: Shape) -> None:
@@ -159,28 +122,24 @@ class RecordStream:
 
     def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
         """See `Encoder`."""
-        _, key, value, headers = record
-        return topic, key, value, headers
+        return self.format.schemas.to_topic(relation_oid, record, topic)
 
     def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
-        """See `Encoder`. A format without a registry has none."""
-        return ()
+        """See `Encoder`."""
+        return self.format.schemas.unregistered(relation_oid)
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
         """See `Encoder`."""
-        self._source.begin(xid, commit_lsn, unix_us(commit_time), last_commit_lsn)
-        if self.metadata is not None:
-            self.metadata.begin(xid, commit_lsn, unix_us(commit_time))
-        self._commit_lsn = commit_lsn
-        self._transaction += 1
-        self._serial = 0
+        self._facts.begin(xid, commit_lsn, unix_us(commit_time), last_commit_lsn)
+        if self.format.metadata is not None:
+            self.format.metadata.begin(xid, commit_lsn, unix_us(commit_time))
+        self.current.serial = 0
 
     def set_origin(self, name: str, lsn: int | None) -> None:
         """Set the origin of the transaction that has begun, because it was replicated from another server; `lsn` is its
         commit position there, 0 or None if unknown.
         """
-        self._source.set_origin(name, lsn or None)
-        self._transaction += 1
+        self._facts.set_origin(name, lsn or None)
 
     def skip(self, events: int) -> None:
         """Count `events` events of the transaction that have no record here; the next event has the number after
@@ -188,12 +147,12 @@ class RecordStream:
 
         They are the first events, which are delivered already, or requests to the daemon.
         """
-        self._serial += events
+        self.current.serial += events
 
     @property
     def serial(self) -> int:
         """See `Encoder`."""
-        return self._serial
+        return self.current.serial
 
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
         """Encode several events in their order, some of which may be drafts, as `encode` does.
@@ -218,7 +177,7 @@ class RecordStream:
 
     def _shaped(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """Encode what the shapes make of an event. A faulty event counts once, and leaves at most descriptions."""
-        known, serial = len(out), self._serial
+        known, serial = len(out), self.current.serial
         size = 0
         try:
             parts = self._shapes.parts(frame, in_stream, now_us)
@@ -227,20 +186,20 @@ class RecordStream:
             self._encode(frame, in_stream, now_us, out)
             raise AssertionError("a row was refused in which nothing is wrong") from cause
         except FatalError:
-            self._serial = serial + 1
+            self.current.serial = serial + 1
             raise
         if parts is None:
             return self._encode(frame, in_stream, now_us, out)
-        serial = self._serial
+        serial = self.current.serial
         try:
             for part in parts:
-                self._serial = serial
+                self.current.serial = serial
                 size += self._encode_part(part, in_stream, now_us, out)
         except FatalError:
             out[known:] = [record for record in out[known:] if record[0] == self._settings.schemas_topic]
             raise
         finally:
-            self._serial = serial + 1
+            self.current.serial = serial + 1
         return size
 
     def _encode_part(self, part: Part, in_stream: bool, now_us: int, out: list[Record]) -> int:
@@ -277,17 +236,18 @@ class RecordStream:
 
     def _encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """Append the records of one event, whatever its shapes are."""
-        self._serial += 1
-        self._set_now(now_us)
+        current = self.current
+        current.serial += 1
+        current.now_us = now_us
         table: TableFragments | None = None
         known = tag = 0
         try:
-            self._lsn, tag, oid, kind, width = read_head(frame, in_stream)
+            current.lsn, tag, oid, kind, width = read_head(frame, in_stream)
             at = STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES
             if tag in _ROWS:
                 table = self._table(oid, out)
                 known = len(out)
-                return self._row(table, tag, kind, width, frame, at, out)
+                return self.format.row(table, tag, kind, width, frame, at, out)
         except (ValueError, IndexError, error) as cause:
             if table is not None:
                 if len(out) > known:
@@ -297,14 +257,14 @@ class RecordStream:
                 return self._stand_in(table, frame, in_stream, out, cause)
         if tag == MESSAGE:
             head, content = read_message_head(frame, XLOG_HEADER, in_stream=in_stream)
-            return self._message(head, content, self._source, self._serial, out)
+            return self.format.message(head, content, self._facts, current.serial, out)
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         assert isinstance(message, Truncate), "only events come here"
         if not self._settings.truncate:
             for oid in message.relation_oids:
                 self._table(oid, out)
             return 0
-        return sum([self._put_truncate(self._table(oid, out), out) for oid in message.relation_oids])
+        return sum([self.format.truncate(self._table(oid, out), out) for oid in message.relation_oids])
 
     def _encode_moved(
         self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
@@ -315,82 +275,36 @@ class RecordStream:
             out: gets the delete and its tombstone.
             came: gets the insert, which has the same number.
         """
-        self._came = came
+        self.current.came = came
         try:
             return self._encode(frame, in_stream, now_us, out)
         finally:
-            self._came = None
+            self.current.came = None
 
     def _stand_in(
         self, table: TableFragments, frame: bytes, in_stream: bool, out: list[Record], cause: Exception
     ) -> int:
-        """Return the records of a row that was refused, if it has values without a form (`records/unwritable.py`).
+        """Return the records of a row that was refused, if it has values without a form (`stand_ins.py`).
 
         Raises:
             CdcdError: the row is malformed.
         """
-        refusal = explain(frame, in_stream, table.relation, table.converters)
-        if refusal is not None:
-            raise refusal from cause
-        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
-        assert isinstance(message, Insert | Update | Delete), "only row messages come here"
-        rows = rows_of(message)
-        found = [self.found_unwritable(table, row, lsn_of(frame)) for row in rows]
-        assert any(found), "a row was refused in which nothing is wrong"
-        others = stood_in(rows, found, table.key_columns)
-        written = frame[:XLOG_HEADER] + write_message(with_rows(message, others))
-        self._lsn, tag, _, kind, width = read_head(written, in_stream)
-        known, came = len(out), self._came
+        current = self.current
+        written, found = self._stand_ins.frame(table, frame, in_stream, cause)
+        current.lsn, tag, _, kind, width = read_head(written, in_stream)
+        known, came = len(out), current.came
         at = STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES
-        size = self._row_again(table, tag, kind, width, written, at, out)
+        current.stands_in = True
+        try:
+            size = self.format.row(table, tag, kind, width, written, at, out)
+        finally:
+            current.stands_in = False
         if len(out) > known or came:
-            names = self.note_unwritable(
-                table, [one for each in found for one in each], self._lsn, self._now_us
-            )
+            names = self._stand_ins.note(table, found, current.lsn, current.now_us)
             out[known:] = [named(record, names) for record in out[known:]]
             if came:
                 came[:] = [named(record, names) for record in came]
         return size
-
-    def _row_again(
-        self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
-    ) -> int:
-        """As `_row`, with what stands for values without a form."""
-        return self._row(table, tag, kind, width, frame, at, out)
-
-    def found_unwritable(self, table: TableFragments, row: TupleData, lsn: int) -> list[Found]:
-        """Return the values of a row for which the format has no form, without malformed values.
-
-        Raises:
-            SourceError: a text of the key cannot be decoded, so that nobody can tell which row this is.
-        """
-        found: list[Found] = []
-        for column, value in enumerate(row):
-            try:
-                self._try(table, column, value)
-            except UnwritableError as error:
-                found.append((column, error))
-            except UnicodeDecodeError:
-                if column in table.key_columns:
-                    raise undecodable_key(table.relation, column, lsn) from None
-                found.append((column, UnwritableError(*UNDECODABLE)))
-            except (ValueError, IndexError):
-                continue
-        return found
-
-    def note_unwritable(
-        self, table: TableFragments, found: Iterable[Found], lsn: int, now_us: int
-    ) -> list[str]:
-        """Count and report values of a row that has a record; the names of their fields, each once."""
-        relation = table.relation
-        names: list[str] = []
-        for column, cause in found:
-            name = relation.columns[column].name
-            self._unwritable.note(f"{relation.schema}.{relation.name}", name, lsn, cause, now_us)
-            field = table.shown.columns[column].name
-            if field not in names:
-                names.append(field)
-        return names
 
     def encode_message(
         self,
@@ -422,9 +336,9 @@ class RecordStream:
     ) -> int:
         """Append the record of a logical message outside of any transaction, whatever its shapes are."""
         message, content = read_message_head(frame, XLOG_HEADER, in_stream=in_stream)
-        self._set_now(now_us)
+        self.current.now_us = now_us
         self._alone.begin(None, message.lsn - 1, now_us, last_commit_lsn)
-        return self._message(message, content, self._alone, 0, out)
+        return self.format.message(message, content, self._alone, 0, out)
 
     def encode_end_of_rows(
         self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
@@ -439,20 +353,19 @@ class RecordStream:
 
     def _end_of_rows(self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]) -> int:
         """Append a truncate record that no event made to the table's own topic."""
+        current = self.current
         if between is not None:
-            self._commit_lsn, self._serial = between
-            self._source.begin(None, self._commit_lsn, now_us, None, snapshot=INCREMENTAL)
-            if self.metadata is not None:
-                self.metadata.between()
-            self._transaction += 1
-        self._set_now(now_us)
-        self._lsn = self._commit_lsn
-        return self._put_truncate(self._table(oid, out), out)
-
-    def json_message_key(self, message: LogicalMessage) -> bytes:
-        """Return the key of a logical message, with its schema if keys have one."""
-        key = to_bytes(f'{{"prefix":{quote(wire(message.prefix))}}}')
-        return self._message_key + key + CLOSING if self._message_key else key
+            commit_lsn, current.serial = between
+            self._facts.begin(None, commit_lsn, now_us, None, snapshot=INCREMENTAL)
+            if self.format.metadata is not None:
+                self.format.metadata.between()
+        current.now_us = now_us
+        current.lsn = self._facts.commit_lsn
+        current.ends_rows = True
+        try:
+            return self.format.truncate(self._table(oid, out), out)
+        finally:
+            current.ends_rows = False
 
     def encode_rows(
         self,
@@ -507,25 +420,32 @@ class RecordStream:
             kept += self._drafts_of(run, relations)
         return kept
 
-    # The methods from here on are defined by each format.
-
     def _drafts_of(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
-        """Return the drafts of frames. Rows are not drafted, unless the format defines this."""
-        return frames
+        """Return the drafts of frames, if the format drafts rows."""
+        drafts = self.format.drafts
+        return frames if drafts is None else drafts.draft_all(frames, relations)
 
     def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
         """See `Encoder`."""
-        return None
+        drafts = self.format.drafts
+        if drafts is None:
+            return None
+        self.current.now_us = now_us
+        return drafts.late_records(draft, self._table(relation_of_draft(draft), out))
 
     def _finish(self, draft: Draft, now_us: int, out: list[Record]) -> int:
-        """Return the records of a draft; formats that draft rows define this."""
-        raise NotImplementedError
+        """Append the records of a draft."""
+        drafts = self.format.drafts
+        assert drafts is not None, "who drafts finishes"
+        self.current.now_us = now_us
+        return drafts.finish(draft, self._table(relation_of_draft(draft), out), out)
 
     def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
         """See `Encoder`."""
-        raise NotImplementedError
+        self.current.now_us = now_us
+        return self.format.heartbeat(lsn, out)
 
     def _rows(
         self,
@@ -537,7 +457,15 @@ class RecordStream:
         dropped: set[bytes],
     ) -> Encoded:
         """Append the records of rows of COPY, whatever their shapes are."""
-        raise NotImplementedError
+        current = self.current
+        current.now_us = now_us
+        current.lsn = int(position.lsn)
+        rows = CopiedRows(position, dropped, out, self._stand_ins)
+        for begin, end, marker in runs(len(lines), position):
+            self._facts.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
+            self.format.lines(self._table(oid, out), lines[begin:end], begin, rows)
+        keys = rows.keys if self.tables.fragments[oid].key_columns else None
+        return Encoded(rows.count, rows.size, keys, rows.left_out)
 
     def encode_deletes(
         self,
@@ -548,59 +476,27 @@ class RecordStream:
         out: list[Record],
     ) -> Encoded:
         """See `Encoder`. Only topics in JSON are compared with tables."""
-        raise NotImplementedError
-
-    def _described(self, fragments: TableFragments) -> None:
-        """Take the new description of a relation. Formats that keep more than `fragments` define this."""
-
-    def _try(self, table: TableFragments, column: int, value: Value) -> None:
-        """Write a value to nowhere.
-
-        Raises:
-            UnwritableError: it has no form.
-            UnicodeDecodeError: it is not UTF-8.
-            ValueError, IndexError: it is malformed.
-        """
-        if isinstance(value, Binary):
-            to_bytes(table.converters[column].binary(value.data))
-        elif isinstance(value, bytes):
-            table.converters[column].json(checked(value).decode("latin-1"))
-
-    def _set_now(self, now_us: int) -> None:
-        """Set the time at which records are made, in microseconds since 1970."""
-        raise NotImplementedError
+        self.current.now_us = now_us
+        self._facts.begin(None, position.commit_lsn, now_us, None, snapshot=position.others)
+        size = self.format.deletes(self._table(oid, out), keys, position, out)
+        return Encoded(len(keys), size, None)
 
     def _table(self, oid: int, out: list[Record]) -> TableFragments:
         """Return a relation that is prepared for the open transaction, and described in `out`."""
-        raise NotImplementedError
-
-    def _row(
-        self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
-    ) -> int:
-        """Append the records of a row, and return their bytes. ValueError, IndexError: the row is malformed."""
-        raise NotImplementedError
-
-    def _put_truncate(self, table: TableFragments, out: list[Record]) -> int:
-        """Append the record of a TRUNCATE of a table, and return its bytes."""
-        raise NotImplementedError
-
-    def _message(
-        self,
-        message: LogicalMessage,
-        content: memoryview,
-        source: SourceBlock,
-        serial: int,
-        out: list[Record],
-    ) -> int:
-        """Append the record of a logical message, and return its bytes. `message` comes without its content."""
-        raise NotImplementedError
-
-
-def moved_to(key: bytes | None) -> Headers:
-    """Return the header for the delete of a row that has this key now."""
-    return [] if key is None else [(HEADER_NEW_KEY, key)]
-
-
-def moved_from(key: bytes | None) -> Headers:
-    """Return the header for the insert of a row that had this key before."""
-    return [] if key is None else [(HEADER_OLD_KEY, key)]
+        recent = self._recent
+        number = self._facts.number
+        if recent is not None and oid == self._recent_oid and recent.transaction == number:
+            return recent
+        table = self.tables.fragments.get(oid)
+        if table is None:
+            raise ProtocolError(
+                f"A change in the relation with oid {oid}, which the server never described.", hint=HINT
+            )
+        if table.transaction != number:
+            if table.is_new:
+                self.tables.introduce(table, out)
+            self.format.begin(table, out)
+            table.transaction = number
+        self._recent_oid = oid
+        self._recent = table
+        return table

@@ -27,7 +27,7 @@ from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.catalog.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.core.protocol.messages import Column, Relation
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, SnapshotPosition
 from cdcd.core.snapshot.reading import SourcePart, SourceTable
 from cdcd.core.snapshot.table_task import Part
@@ -209,7 +209,7 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
         assert isinstance(partition, PageRange), "it is one of ours"
         plan = Plan.read(self._secret)
         modes = Modes(money_digits=plan.money_digits)
-        encoder = SnapshotEncoder(EncoderSettings(__version__, plan.prefix, plan.database, modes=modes))
+        encoder = record_stream(EncoderSettings(__version__, plan.prefix, plan.database, modes=modes))
         types = {each.oid: each for each in plan.types}
         relation = plan.table.relation
         encoder.define(relation, plan.description, types)

@@ -11,7 +11,7 @@ from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.registry.client import Registry
 from cdcd.config.loading import Config
 from cdcd.core.errors import ConfigError, WithoutBinaryError
-from cdcd.core.records.available import format_of
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.protobuf.form import PROTOBUF
 from cdcd.daemon.rules.columns import described_tables
@@ -33,7 +33,7 @@ async def look_at_records(
     refused: list[tuple[str, ConfigError]] = []
     for relation in found.relations:
         # A separate encoder for each table, because another check reports colliding topics of two tables.
-        encoder = format_of(settings)(settings, False, lambda _: None)
+        encoder = record_stream(settings, False, lambda _: None)
         try:
             encoder.define(relation, found.descriptions[relation.oid], found.types)
             encoder.unregistered(relation.oid)

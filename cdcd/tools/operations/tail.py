@@ -23,7 +23,7 @@ from cdcd.core.engine.left_out import LeftOutTables
 from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.core.facts import unheard
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.records.available import FORMATS
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import Record
 from cdcd.core.records.shaping.filtering import filtered
 from cdcd.core.records.shaping.outbox import shaped
@@ -323,9 +323,7 @@ class RecordDecoder:
             settings = replace(settings, key_format="json", value_format="json")
         selection = config.tables.selection
         self._left_out = None if selection.is_all else LeftOutTables(selection.test())
-        made = shaped(
-            FORMATS[value_format](settings, False, unheard), config.outbox.settings, settings, unheard
-        )
+        made = shaped(record_stream(settings, False, unheard), config.outbox.settings, settings, unheard)
         made = routed(partitioned(made, settings), config.routes.settings, settings, unheard)
         self._encoder = filtered(made, config.filters.settings, settings, unheard)
 

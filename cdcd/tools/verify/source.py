@@ -18,8 +18,8 @@ from cdcd.core.catalog.table_rules import moves
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.catalog.wiretext import to_bytes, wire
 from cdcd.core.errors import CdcdError
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.debezium_json.converters import converter_for
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.encoder import SnapshotPosition
 from cdcd.core.records.schemas import TableForm, table_form
 from cdcd.core.records.unwritable import UnwritableError
@@ -148,7 +148,7 @@ class SourceRows:
             key_format="json",
             value_format="json",
         )
-        self._encoder = SnapshotEncoder(settings)
+        self._encoder = record_stream(settings)
 
     def close(self) -> None:
         self._readers.close()

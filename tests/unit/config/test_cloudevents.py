@@ -3,10 +3,10 @@ import pytest
 from cdcd.adapters.recording.values import Reader, write_value
 from cdcd.config.loading import Config, parse_config
 from cdcd.core.errors import ConfigError
-from cdcd.core.records.available import format_of
+from cdcd.core.records.available import record_stream
+from cdcd.core.records.avro.encoder import RegistryFormat
 from cdcd.core.records.cloud_events import CloudEvents
-from cdcd.core.records.cloudevents.avro_encoder import AvroEventsEncoder
-from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
+from cdcd.core.records.debezium_json.encoder import JsonFormat
 from cdcd.daemon.settings import encoder_settings, require_json, require_no_registry
 
 MINIMAL = """
@@ -26,7 +26,7 @@ def test_events_are_what_is_configured_and_are_recorded():
     settings = encoder_settings(config, "shop")
     assert settings.events == CloudEvents("binary", "json_schema", extensions=False)
     assert Reader(write_value(settings)).value() == settings
-    assert format_of(settings) is JsonEventsEncoder
+    assert isinstance(record_stream(settings).format, JsonFormat)
     assert not config.needs_registry
 
 
@@ -34,7 +34,7 @@ def test_data_in_avro_have_encoders_of_their_own_and_need_a_registry():
     config = configured(AVRO)
     assert config.needs_registry
     settings = encoder_settings(config, "shop")
-    assert format_of(settings) is AvroEventsEncoder
+    assert isinstance(record_stream(settings).format, RegistryFormat)
     assert configured(AVRO, "value: cloudevents, key: avro").format.key == "avro"
 
 

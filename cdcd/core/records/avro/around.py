@@ -12,15 +12,16 @@ from librt.strings import BytesWriter
 
 from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.facts import Observer
-from cdcd.core.records.avro.form import AvroForm
+from cdcd.core.records.avro.converters import Form
 from cdcd.core.records.avro.source_block import times
 from cdcd.core.records.avro.tables import AvroTable
 from cdcd.core.records.debezium_json.added_values import FlatForm, FlatForms
 from cdcd.core.records.debezium_json.connect_schema import Schema
-from cdcd.core.records.debezium_json.source_block import DELETED, SourceBlock
+from cdcd.core.records.debezium_json.source_block import DELETED
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.flattening import DELETED_FIELD
+from cdcd.core.records.format import Current
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -51,6 +52,9 @@ class Around:
             self.out = BytesWriter()
         self.out.truncate(0)
         return self.out
+
+    def begin(self, table: AvroTable) -> None:
+        """Prepare a table for the open transaction."""
 
     def set_now(self, now_us: int) -> None:
         """Set the time at which values are made, in microseconds since 1970."""
@@ -128,7 +132,7 @@ class EventRows(Around):
 class FlatFields:
     """Makes the bytes of the fields that follow the columns in the flattened rows of one table."""
 
-    def __init__(self, form: AvroForm, flat: FlatForm, schema: Schema) -> None:
+    def __init__(self, form: Form, flat: FlatForm, schema: Schema) -> None:
         fields = {field["field"]: field for field in schema["fields"]}
         self.flat = flat
         self.begin = form.root(schema)
@@ -165,13 +169,12 @@ class FlatRow(Around):
 
     Attributes:
         forms: decides which records a delete has.
-        source: source block of the open transaction, which the caller begins.
     """
 
-    def __init__(self, settings: EncoderSettings, form: AvroForm, observe: Observer) -> None:
+    def __init__(self, settings: EncoderSettings, form: Form, current: Current, observe: Observer) -> None:
         Around.__init__(self)
         self.forms = FlatForms(settings, observe)
-        self.source = SourceBlock(settings)
+        self._current = current
         self._form = form
         self._tables: dict[int, FlatFields] = {}
         self._now_us = 0
@@ -192,14 +195,12 @@ class FlatRow(Around):
         self, table: AvroTable, op: int, lsn: int, event_no: int, others: Headers | None
     ) -> Headers | None:
         """Return the headers of a record: `others`, and the added ones."""
-        flat = self._renewed(table).flat
+        flat = self._tables[table.fragments.relation.oid].flat
         return [*(others or ()), *flat.headers.headers(op, b"%d" % lsn, event_no, self._now_us)] or None
 
-    def _renewed(self, table: AvroTable) -> FlatFields:
-        found = self._tables[table.fragments.relation.oid]
-        if found.flat.transaction != table.fragments.transaction:
-            found.flat.renew(self.source, table.fragments.transaction)
-        return found
+    def begin(self, table: AvroTable) -> None:
+        """See `Around`."""
+        self._tables[table.fragments.relation.oid].flat.renew(self._current.facts)
 
     def set_now(self, now_us: int) -> None:
         """See `Around`."""
@@ -216,7 +217,7 @@ class FlatRow(Around):
 
     def end(self, table: AvroTable, op: int, lsn: "i64", event_no: "i64") -> bytes:
         """See `Around`. A deleted row is flattened with its old values, every other row with its new ones."""
-        fields = self._renewed(table)
+        fields = self._tables[table.fragments.relation.oid]
         if len(self._record) > BUFFER_BYTES_MAX:
             self._record = BytesWriter()
         record = self._record

@@ -1,12 +1,13 @@
 """Converters of values into Avro, one for each kind of column; the JSON converter and the Connect schema decide which.
 
-Protobuf uses the same converters, with its own `Primitives`.
+Protobuf uses the same converters, with its own `Form`.
 
 The rule: a value in Avro is the same value as under `format: json_schema`. `AnyValue` ensures this for every type,
 because it converts the JSON of the value by the schema. The other converters are faster ones for common types, and
 tests compare them with `AnyValue`. So a new type, or a new mode of a type, needs no converter here.
 """
 
+from collections.abc import Mapping
 from struct import pack
 from typing import TYPE_CHECKING, Final
 
@@ -15,12 +16,14 @@ from librt.strings import BytesWriter, read_f64_be, read_i16_be, read_i32_be, re
 from cdcd.core.catalog.hints import HINT
 from cdcd.core.catalog.wiretext import MINUS, NINE, ZERO, checked, to_bytes
 from cdcd.core.errors import ProtocolError
-from cdcd.core.records.avro.writing import UnfitError, encoded, write_bytes, write_long, write_text
+from cdcd.core.records.avro.writing import UnfitError
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.converter import STRING, Converter
 from cdcd.core.records.debezium_json.converters import Boolean, Bytea, Float, Integer
 from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, bytes_pieces_of_hex, gathered
 from cdcd.core.records.debezium_json.strings import BACKSLASH, QUOTE
+from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.records.unwritable import UnwritableError
 
 if TYPE_CHECKING:
@@ -36,31 +39,94 @@ _LEAST: Final = -(2**63)
 _GREATEST: Final = 2**63 - 1
 
 
-class Primitives:
-    """Appends values that are not null to a buffer, without a union branch.
+Numbers = Mapping[str, int | None]
+"""The attribute number of each column by its name; None if it is not known."""
+
+
+class Form:
+    """Writes schemas, fields and records of a binary format: `AvroForm` or `ProtobufForm`.
+
+    Values are not null, and have no union branch, in the methods that begin with `put`, and in `encoded`.
 
     Attributes:
         name: name of the format for errors.
+        format: name of the format in the configuration.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, format_name: str) -> None:
         self.name = name
+        self.format = format_name
 
     def put_number(self, number: "i64", out: BytesWriter) -> None:
         """Append a whole number."""
-        write_long(number, out)
+        raise NotImplementedError
 
     def put_text(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         """Append `data[at:end]` as a text. UnicodeDecodeError (a ValueError) if it is not UTF-8."""
-        write_text(data, at, end, out)
+        raise NotImplementedError
 
     def put_bytes(self, data: bytes, out: BytesWriter) -> None:
         """Append bytes, which may be a text in UTF-8."""
-        write_bytes(data, out)
+        raise NotImplementedError
 
     def encoded(self, schema: Schema, json_text: bytes) -> bytes:
         """Return the encoded value that has this JSON. UnfitError if the JSON does not match the Connect schema."""
-        return encoded(schema, json_text)
+        raise NotImplementedError
+
+    def head(self, schema_id: int) -> bytes:
+        """Return the beginning of a record with this schema."""
+        raise NotImplementedError
+
+    def use(self, settings: EncoderSettings, topic: str, schema: Schema, part: str) -> SchemaUse:
+        """Return a schema with its subject; `part` is key or value."""
+        raise NotImplementedError
+
+    def of_key(self, schema: Schema, numbers: Numbers) -> Schema:
+        """Return the Connect schema of keys in the form that this format needs."""
+        return schema
+
+    def of_value(self, schema: Schema, numbers: Numbers) -> Schema:
+        """Return the Connect schema of values in the form that this format needs; its first fields are the rows."""
+        return schema
+
+    def converter(self, json: Converter, schema: Schema) -> "AvroConverter":
+        """Return the converter of a column."""
+        return converter_of(json, schema, self)
+
+    def opening(self, schema: Schema) -> bytes | None:
+        """Return the bytes before a value that is not NULL; None if there are none, because the field is never NULL."""
+        raise NotImplementedError
+
+    def null(self, schema: Schema) -> bytes | None:
+        """Return the bytes for NULL; None if the field cannot be null."""
+        raise NotImplementedError
+
+    def zero(self, schema: Schema) -> bytes:
+        """Return the bytes in place of NULL in a column of the key, if that cannot be null."""
+        raise NotImplementedError
+
+    def placeholder(self, schema: Schema, json_text: bytes) -> bytes | None:
+        """Return the bytes in place of a value that was not sent; None if the field cannot be null.
+
+        They are those of null if JSON's placeholder is not a value of the column's type.
+        """
+        raise NotImplementedError
+
+    def field(self, schema: Schema, json_text: bytes) -> bytes:
+        """Return a field with this value, which may be null; UnfitError if the value does not match the schema."""
+        raise NotImplementedError
+
+    def root(self, schema: Schema) -> bytes:
+        """Return the bytes between the head of a value and its first field."""
+        raise NotImplementedError
+
+    def record(self, schema: Schema, json_text: bytes) -> bytes:
+        """Return a key or a value that has this JSON, without its head."""
+        raise NotImplementedError
+
+    def message_key(self, prefix: str) -> bytes:
+        """Return the key of a logical message, without its head."""
+        raise NotImplementedError
 
 
 class AvroConverter:
@@ -81,7 +147,7 @@ class AvroConverter:
 class AnyValue(AvroConverter):
     """Converts values of any type, by their JSON and their Connect schema."""
 
-    def __init__(self, json: Converter, schema: Schema, to: Primitives) -> None:
+    def __init__(self, json: Converter, schema: Schema, to: Form) -> None:
         self._json = json
         self._schema: Schema = {**schema, "optional": False}
         self._to = to
@@ -107,7 +173,7 @@ class AnyValue(AvroConverter):
 class ByJson(AvroConverter):
     """Faster than `AnyValue`: the JSON converter writes into a buffer, from which the value is converted."""
 
-    def __init__(self, json: Converter, to: Primitives) -> None:
+    def __init__(self, json: Converter, to: Form) -> None:
         self._json = json
         self._to = to
         self._part = BytesWriter()
@@ -170,7 +236,7 @@ def _no_number() -> ProtocolError:
 class Quoted(ByJson):
     """Converts values that are strings in JSON."""
 
-    def __init__(self, json: Converter, schema: Schema, to: Primitives) -> None:
+    def __init__(self, json: Converter, schema: Schema, to: Form) -> None:
         ByJson.__init__(self, json, to)
         self._any = AnyValue(json, schema, to)
 
@@ -185,7 +251,7 @@ class Quoted(ByJson):
 class PlainText(AvroConverter):
     """Converts texts that stay as the server sends them."""
 
-    def __init__(self, json: Converter, schema: Schema, to: Primitives) -> None:
+    def __init__(self, json: Converter, schema: Schema, to: Form) -> None:
         self._to = to
         self._binary = Quoted(json, schema, to)
         self._binary_is_text = json.binary_is_text
@@ -206,7 +272,7 @@ class WholeNumber(AvroConverter):
     `size` is the number of bytes that the Avro type has in binary form; a value of oid has fewer.
     """
 
-    def __init__(self, json: Converter, size: int, to: Primitives) -> None:
+    def __init__(self, json: Converter, size: int, to: Form) -> None:
         self._to = to
         self._by_json = Digits(json, to)
         self._size = size
@@ -292,7 +358,7 @@ class Single(AvroConverter):
 class RawBytes(AvroConverter):
     """Converts bytea."""
 
-    def __init__(self, to: Primitives) -> None:
+    def __init__(self, to: Form) -> None:
         self._to = to
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
@@ -312,7 +378,7 @@ _INTEGERS: Final = ("int16", "int32", "int64")
 _SIZES: Final = {"int16": 2, "int32": 4, "int64": 8}
 
 
-def converter_of(json: Converter, schema: Schema, to: Primitives) -> AvroConverter:
+def converter_of(json: Converter, schema: Schema, to: Form) -> AvroConverter:
     """Return the converter of a column.
 
     Args:

@@ -1,8 +1,7 @@
 """Records of formats with a registry: each value in Confluent's wire format, with the id of its schema before it.
 
-Topics, descriptions, events and their order are those of every format (`records/stream.py`). The schemas are the
-Connect schemas of `format: json_schema`, as the converters of Confluent write them (`schemas.py`). Avro and Protobuf
-are two rows of `RegistryFormat`, which has what differs between them.
+The schemas are the Connect schemas of `format: json_schema`, as the converters of Confluent write them (`schemas.py`).
+Avro and Protobuf are two rows of `Encoding`, which has what differs between them.
 
 There is one way to write a row, compiled or not: value after value into a buffer. A value that the server did not
 send (unchanged TOAST) is copied from the old row, if that has it. If it does not, Debezium's placeholder is
@@ -12,7 +11,7 @@ the names of such columns, as in JSON.
 Rows of streamed transactions are not drafted, but are kept as frames until the commit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,8 +19,8 @@ from librt.strings import BytesWriter
 
 from cdcd.core.catalog.hints import HINT
 from cdcd.core.errors import ProtocolError
-from cdcd.core.facts import Observer, unheard
-from cdcd.core.protocol.messages import Binary, LogicalMessage, Value
+from cdcd.core.facts import Observer
+from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.protocol.peek import (
     DELETE,
     INSERT,
@@ -31,275 +30,220 @@ from cdcd.core.protocol.peek import (
     ROW_HEAD_BYTES,
     row_width,
 )
-from cdcd.core.records.avro.around import Around, AvroEnvelope, FlatRow
+from cdcd.core.records.avro.around import Around, AvroEnvelope, EventRows, FlatRow
+from cdcd.core.records.avro.converters import Form
 from cdcd.core.records.avro.form import AvroForm, known_id
-from cdcd.core.records.avro.messages import AvroHeartbeats, MessageValues
-from cdcd.core.records.avro.rows import NULL_IN_KEY, named_unchanged, write_fields, write_row
+from cdcd.core.records.avro.messages import AvroMessages, MessageValues, heartbeat_value
+from cdcd.core.records.avro.registered import RegisteredSchemas
+from cdcd.core.records.avro.rows import named_unchanged, write_fields, write_row
 from cdcd.core.records.avro.source_block import (
     AvroSourceBlock,
     AvroTableSource,
-    CountedAvroSource,
+    BinarySourceBlock,
+    BinaryTableSource,
     RegisteredTransactionMetadata,
 )
-from cdcd.core.records.avro.tables import AvroTable, message_uses
-from cdcd.core.records.debezium_json.connect_schema import Schema
-from cdcd.core.records.debezium_json.messages import watermark
-from cdcd.core.records.debezium_json.snapshot_rows import explain_row, line_with, row_of_line, runs
+from cdcd.core.records.avro.tables import AvroTable
+from cdcd.core.records.avro.writing import text
+from cdcd.core.records.cloudevents.tables import EventTables, data_schema
+from cdcd.core.records.debezium_json.connect_schema import HEARTBEAT_KEY, HEARTBEAT_VALUE, MESSAGE_KEY, Schema
+from cdcd.core.records.debezium_json.known_tables import KnownTables
+from cdcd.core.records.debezium_json.messages import (
+    HeartbeatRecords,
+    MessageContent,
+    MessageKeys,
+    watermark,
+)
+from cdcd.core.records.debezium_json.snapshot_rows import explain_row, line_with, row_of_line
 from cdcd.core.records.debezium_json.source_block import (
     CREATED,
     DELETED,
     READ,
     TRUNCATED,
     UPDATED,
-    SourceBlock,
-    unix_us,
+    TransactionFacts,
 )
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import (
-    HEADER_NEW_KEY,
-    HEADER_OLD_KEY,
     HEARTBEATS,
     MESSAGES,
     TRANSACTIONS,
-    Encoded,
     EncoderSettings,
     Record,
-    SnapshotPosition,
 )
+from cdcd.core.records.format import LSN_MAX, CopiedRows, Current, Format, moved_from, moved_to, size_of
 from cdcd.core.records.schema_registrations import SchemaUse
-from cdcd.core.records.stream import RecordStream, moved_from, moved_to
-from cdcd.core.records.unwritable import Found, UnwritableError, named
+from cdcd.core.records.unwritable import Found, named
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-LSN_MAX: Final = 2**63 - 1
-
 
 @dataclass(frozen=True, slots=True)
-class RegistryFormat:
-    """What a format with a registry has of its own. `AVRO_FORMAT` is one, `protobuf/encoder.py` has another one.
+class Encoding:
+    """What differs between the formats with a registry. `AVRO_ENCODING` is one; `protobuf/encoder.py` has another one.
 
     Attributes:
-        form: the bytes of values.
-        source_block, table_source: what `source` has for a transaction, and for a table.
+        form: schemas and the bytes of fields.
+        source_block, table_source: what `source` has for a transaction, and for a table: schema, name, id of its
+            description, transaction metadata.
         around: what stands around rows.
-        messages: the values of logical messages.
-        heartbeats: the records of heartbeats.
+        messages: the values of logical messages; the second argument makes the beginning of a value with a schema.
+        heartbeat_key, heartbeat_value: key and value of a heartbeat without their heads, from the prefix of topics, and
+            from the time in microseconds since 1970.
     """
 
-    form: Callable[[], AvroForm]
-    source_block: Callable[[EncoderSettings], AvroSourceBlock]
-    table_source: Callable[[TableFragments, TransactionMetadata | None], AvroTableSource]
+    form: Callable[[], Form]
+    source_block: Callable[[EncoderSettings], BinarySourceBlock]
+    table_source: Callable[[str, str, str | None, TransactionMetadata | None], BinaryTableSource]
     around: Callable[[], Around]
-    messages: Callable[[], MessageValues]
-    heartbeats: Callable[[EncoderSettings, AvroForm], AvroHeartbeats]
+    messages: Callable[[EncoderSettings, Callable[[int], bytes]], MessageValues]
+    heartbeat_key: Callable[[str], bytes]
+    heartbeat_value: Callable[[int], bytes]
 
 
-def _table_source(fragments: TableFragments, metadata: TransactionMetadata | None) -> AvroTableSource:
-    relation, schema_id = fragments.relation, fragments.schema_id
-    if metadata is None:
-        return AvroTableSource(relation.schema, relation.name, schema_id)
-    return CountedAvroSource(relation.schema, relation.name, schema_id, metadata)
-
-
-AVRO_FORMAT: Final = RegistryFormat(
-    AvroForm, AvroSourceBlock, _table_source, AvroEnvelope, MessageValues, AvroHeartbeats
+AVRO_ENCODING: Final = Encoding(
+    AvroForm, AvroSourceBlock, AvroTableSource, AvroEnvelope, AvroMessages, text, heartbeat_value
 )
 
 
-class RegistryEncoder(RecordStream):
-    """Turns rows into records of a format with a registry. See `Encoder` for the methods."""
+@dataclass(frozen=True, slots=True)
+class BinaryEvents:
+    """Makes events whose data is in a binary format.
+
+    Attributes:
+        tables: events of changes.
+        messages: events of logical messages.
+    """
+
+    tables: EventTables
+    messages: MessageValues
+
+
+MakeEvents = Callable[[EncoderSettings, Current, Form, TransactionMetadata | None], BinaryEvents]
+
+
+class RegistryFormat(Format):
+    """Records whose keys or values have their schema in a registry.
+
+    Args:
+        make_events: makes the events of which rows are the data; None if there are no events.
+    """
 
     def __init__(
         self,
         settings: EncoderSettings,
-        binary: bool = False,
-        observe: Observer = unheard,
-        chosen: RegistryFormat = AVRO_FORMAT,
+        tables: KnownTables,
+        current: Current,
+        observe: Observer,
+        encoding: Encoding,
+        make_events: MakeEvents | None = None,
     ) -> None:
-        self._chosen = chosen
-        self._block = chosen.source_block(settings)
-        self._block_alone = chosen.source_block(settings)
-        RecordStream.__init__(self, settings, binary, observe, self._block, self._block_alone)
-        self._form = chosen.form()
-        self._around = chosen.around()
+        self._form = encoding.form()
+        self._schemas = RegisteredSchemas(settings, self._form)
+        metadata: RegisteredTransactionMetadata | None = None
+        if tables.names.transaction is not None:
+            metadata = RegisteredTransactionMetadata(settings, tables.names.transaction, self._form)
+            self._schemas.others(TRANSACTIONS, *metadata.uses)
+        Format.__init__(self, metadata, self._schemas)
+        self._settings = settings
+        self._known = tables
+        self._current = current
+        self._encoding = encoding
+        self._block = encoding.source_block(settings)
+        self._events = (
+            None if make_events is None else make_events(settings, current, self._form, self.metadata)
+        )
         self._flat: FlatRow | None = None
+        self._around = encoding.around() if self._events is None else EventRows()
         if settings.flattening is not None:
-            self._flat = FlatRow(settings, self._form, observe)
+            self._flat = FlatRow(settings, self._form, current, observe)
             self._around = self._flat
-        self._avro: dict[int, AvroTable] = {}
         self._latest: AvroTable | None = None
         """The table of the last row."""
+        self._now_us = -1
         self._part = BytesWriter()
-        self._message_values = chosen.messages()
-        self._message_key_use, self._message_value_use = message_uses(
-            settings, self._message_topic, self._form
+        self._messages = (
+            encoding.messages(settings, self._form.head) if self._events is None else self._events.messages
         )
-        uses = (self._message_key_use, self._message_value_use)
-        self._message_uses: tuple[SchemaUse, ...] = tuple([use for use in uses if use is not None])
-        self._messages_told = False
-        self._metadata_uses: tuple[SchemaUse, ...] = ()
-        """The schemas of BEGIN and END if there are such records."""
-        self._metadata_told = False
-        if self.metadata is not None:
-            metadata = RegisteredTransactionMetadata(settings, self.metadata.topic, self._form)
-            self.metadata, self._metadata_uses = metadata, metadata.uses
-        self._avro_heartbeats = chosen.heartbeats(settings, self._form)
-        self._header_bytes = 0
-        """Bytes of the headers of the last record, if they count (`Encoder.encode`)."""
+        self._content = MessageContent(settings.modes)
+        self._message_topic = tables.names.message or ""
+        self._message_keys = MessageKeys(settings)
+        self._message_key_use = self._key_use(self._message_topic, MESSAGE_KEY)
+        self._message_value_use = self._form.use(
+            settings, self._message_topic, self._messages.schema(settings.modes), "value"
+        )
+        self._schemas.others(MESSAGES, self._message_key_use, self._message_value_use)
+        self._heartbeats = HeartbeatRecords(settings)
+        self._heartbeat_key_use = self._key_use(self._heartbeats.topic, HEARTBEAT_KEY)
+        self._heartbeat_value_use = self._form.use(settings, self._heartbeats.topic, HEARTBEAT_VALUE, "value")
+        self._schemas.others(HEARTBEATS, self._heartbeat_key_use, self._heartbeat_value_use)
 
-    # Schemas.
+    def _key_use(self, topic: str, schema: Schema) -> SchemaUse | None:
+        """Return the schema of keys with its subject; None if keys are JSON."""
+        if self._settings.key_format != self._form.format:
+            return None
+        return self._form.use(self._settings, topic, schema, "key")
 
-    def _described(self, fragments: TableFragments) -> None:
-        known = self._avro.get(fragments.relation.oid)
-        flat = None if self._flat is None else self._flat.form_of(fragments, fragments.described.rules)
-        table = AvroTable(
+    def describe(self, table: TableFragments) -> None:
+        """See `Format`."""
+        relation = table.relation
+        flat = None if self._flat is None else self._flat.form_of(table, table.described.rules)
+        described = AvroTable(
             self._settings,
             self._form,
-            fragments,
-            tables=self.tables,
-            source=self._chosen.table_source(fragments, self.metadata),
-            value_schema=self._value_schema,
+            table,
+            tables=self._known,
+            source=self._encoding.table_source(
+                relation.schema, relation.name, table.schema_id, self.metadata
+            ),
+            value_schema=_whole if self._events is None else data_schema,
             flat=flat,
         )
         if self._flat is not None and flat is not None:
-            self._flat.describe(table, flat)
-        if known is not None and known.is_told and known.uses == table.uses:
-            table.is_told = True
-        self._avro[fragments.relation.oid] = table
+            self._flat.describe(described, flat)
+        self._schemas.describe(described)
+        if self._events is not None:
+            self._events.tables.describe(table)
         self._latest = None
 
-    def _value_schema(self, envelope: Schema) -> Schema:
-        """Return the schema of a table's values; `envelope` has everything that may be in it, the rows first."""
-        return envelope
+    def begin(self, table: TableFragments, out: list[Record]) -> None:
+        """See `Format`."""
+        avro = self._schemas.tables[table.relation.oid]
+        if not avro.value_head:
+            self._schemas.ready(avro, out)
+            if self._events is not None:
+                self._events.tables.name_schema(table, schema_url(self._settings, avro.value_use))
+        if self._events is None:
+            avro.source.renew(self._block, self._current.facts)
+        self._around.begin(avro)
 
-    def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
-        """See `Encoder`."""
-        ids = self._settings.schema_ids
-        if relation_oid == MESSAGES:
-            uses = self._message_uses
-        elif relation_oid == HEARTBEATS:
-            uses = self._avro_heartbeats.uses
-        elif relation_oid == TRANSACTIONS:
-            uses = () if self._metadata_told else self._metadata_uses
-        else:
-            uses = self._avro[relation_oid].uses + self._metadata_uses
-        return tuple([use for use in uses if ids.get(use) is None])
+    def _avro(self, table: TableFragments) -> AvroTable:
+        latest = self._latest
+        if latest is None or latest.fragments is not table:
+            latest = self._latest = self._schemas.tables[table.relation.oid]
+        return latest
 
-    def _id(self, use: SchemaUse) -> int:
-        return known_id(self._settings, use)
-
-    def _tell(self, uses: Sequence[SchemaUse], out: list[Record]) -> None:
-        """Write the ids of schemas to the schemas topic, if there is one."""
-        topic = self._settings.schemas_topic
-        if topic is not None:
-            ids = self._settings.schema_ids
-            out.extend([(topic, *ids.record(use), None) for use in uses])
-
-    def _ready(self, table: AvroTable, out: list[Record]) -> None:
-        """Take the ids of the table's schemas before its first record under this description, and write them to the
-        schemas topic.
-        """
-        value_head = self._form.head(self._id(table.value_use))
-        if table.key_use is not None:
-            table.key_head = self._form.head(self._id(table.key_use))
-        table.value_head = value_head
-        for topic, (key_use, value_use) in table.routed_uses.items():
-            key_head = b"" if key_use is None else self._form.head(self._id(key_use))
-            table.routed_heads[topic] = key_head, self._form.head(self._id(value_use))
-        if not table.is_told:
-            self._tell(table.uses, out)
-            table.is_told = True
-        if self._metadata_uses and not self._metadata_told:
-            self._tell(self._metadata_uses, out)
-            self._metadata_told = True
-
-    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
-        """See `Encoder`. A registry may have another id for the same schema under the subjects of another topic."""
-        _, key, value, headers = record
-        table = self._avro[relation_oid]
-        heads = table.routed_heads.get(topic)
-        if heads is None or heads == (table.key_head, table.value_head):
-            return topic, key, value, headers
-        key_head, value_head = heads
-        if key is not None:
-            key = key_head + key[len(key_head) :]
-        if value is not None:
-            value = value_head + value[len(value_head) :]
-        if headers is not None:
-            headers = [
-                (name, key_head + each[len(key_head) :] if name in (HEADER_NEW_KEY, HEADER_OLD_KEY) else each)
-                for name, each in headers
-            ]
-        return topic, key, value, headers
-
-    # These methods make the parts around a row.
-
-    def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
-        """See `Encoder`."""
-        RecordStream.begin(self, xid, commit_lsn, commit_time, last_commit_lsn)
-        if self._flat is not None:
-            self._flat.source.begin(xid, commit_lsn, unix_us(commit_time), last_commit_lsn)
-
-    def set_origin(self, name: str, lsn: int | None) -> None:
-        """See `Encoder`."""
-        RecordStream.set_origin(self, name, lsn)
-        if self._flat is not None:
-            self._flat.source.set_origin(name, lsn or None)
-
-    def _set_now(self, now_us: int) -> None:
+    def _open(self, table: AvroTable) -> BytesWriter:
+        """Return the buffer with the part that precedes the rows of a value."""
+        now_us = self._current.now_us
         if now_us != self._now_us:
             self._now_us = now_us
             self._around.set_now(now_us)
-
-    def _table(self, oid: int, out: list[Record]) -> TableFragments:
-        """See `RecordStream`."""
-        latest = self._latest
-        if (
-            latest is not None
-            and oid == self._recent_oid
-            and latest.fragments.transaction == self._transaction
-        ):
-            return latest.fragments
-        table = self._avro.get(oid)
-        if table is None:
-            raise ProtocolError(
-                f"A change in the relation with oid {oid}, which the server never described.", hint=HINT
-            )
-        fragments = table.fragments
-        if fragments.transaction != self._transaction:
-            if fragments.is_new:
-                self.tables.introduce(fragments, out)
-            if not table.value_head:
-                self._ready(table, out)
-            table.source.renew(self._block)
-            fragments.transaction = self._transaction
-        self._recent_oid = oid
-        self._latest = table
-        return fragments
-
-    def _count(self, table: AvroTable, op: int) -> None:
-        if self._lsn > LSN_MAX:
-            raise ProtocolError(f"An LSN of {self._lsn} has no place in {self._form.name}.", hint=HINT)
-        table.fragments.tally.counts[op] += 1
-
-    def _end(self, table: AvroTable, op: int) -> bytes:
-        """Return the value whose rows are in the buffer."""
-        self._count(table, op)
-        return self._around.end(table, op, self._lsn, self._serial)
+        return self._around.open(table)
 
     # Rows.
 
-    def _row(
+    def row(
         self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
     ) -> int:
+        """See `Format`."""
         if width != table.width:
             raise ValueError("the row has another number of columns than the relation")
-        avro = self._latest
-        assert avro is not None, "`_table` comes first"
-        buffer = self._around.open(avro)
+        avro = self._avro(table)
+        avro.takes_null = self._current.stands_in
+        buffer = self._open(avro)
         if tag == DELETE:
             return self._delete_row(avro, frame, kind, at, out)
         if tag != INSERT and kind != NEW_ROW:
@@ -313,45 +257,38 @@ class RegistryEncoder(RecordStream):
         headers = named_unchanged(avro, unchanged) if unchanged else None
         return self._put(avro, CREATED if tag == INSERT else UPDATED, key, headers, out)
 
-    def _try(self, table: TableFragments, column: int, value: Value) -> None:
-        """See `RecordStream`."""
-        place = self._avro[table.relation.oid].places[column]
-        converter = place.converter
-        if converter is None:
-            return
-        out = BytesWriter()
-        if value is None:
-            if place.null is None:
-                raise UnwritableError(*NULL_IN_KEY)
-        elif isinstance(value, Binary):
-            converter.write_binary(value.data, 0, len(value.data), out)
-        elif isinstance(value, bytes):
-            converter.write(value, 0, len(value), out)
-
-    def _row_again(
-        self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
-    ) -> int:
-        avro = self._avro[table.relation.oid]
-        avro.takes_null = True
-        try:
-            return self._row(table, tag, kind, width, frame, at, out)
-        finally:
-            avro.takes_null = False
-
     def _record(self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None) -> Record:
         """Return the record whose row is in the buffer."""
-        return table.fragments.topic, key, self._end(table, op), headers
+        fragments, current = table.fragments, self._current
+        if self._events is not None:
+            fragments.tally.counts[op] += 1
+            data = self._around.end(table, op, current.lsn, current.serial)
+            value, made = self._events.tables.make(fragments, op, current.serial, [data], headers)
+            return fragments.topic, key, value, made
+        self._count(table, op)
+        value = self._around.end(table, op, current.lsn, current.serial)
+        return fragments.topic, key, value, headers
+
+    def _count(self, table: AvroTable, op: int) -> None:
+        lsn = self._current.lsn
+        if lsn > LSN_MAX:
+            raise ProtocolError(f"An LSN of {lsn} has no place in {self._form.name}.", hint=HINT)
+        table.fragments.tally.counts[op] += 1
+
+    def _header_bytes(self) -> int:
+        """Return the bytes of the last record's headers, if they count (`Encoder.encode`)."""
+        return 0 if self._events is None else self._events.tables.header_bytes
 
     def _put(
         self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None, out: list[Record]
     ) -> int:
-        if self._skips[op]:
+        if self._current.skips[op]:
             return 0
         if self._flat is not None:
             return self._put_flat(self._flat, table, op, key, headers, out)
         record = self._record(table, op, key, headers)
         out.append(record)
-        return size_of(record) + self._header_bytes
+        return size_of(record) + self._header_bytes()
 
     def _put_flat(
         self,
@@ -368,11 +305,11 @@ class RegistryEncoder(RecordStream):
         size = 0
         is_deleted = op == DELETED
         has_tombstone = is_deleted and key is not None and flat.forms.has_tombstones
-        headers = flat.headers(table, op, self._lsn, self._serial, headers)
+        headers = flat.headers(table, op, self._current.lsn, self._current.serial, headers)
         if not is_deleted or flat.forms.rewrites:
             record = self._record(table, op, key, headers)
             out.append(record)
-            size = size_of(record) + self._header_bytes
+            size = size_of(record) + self._header_bytes()
         elif has_tombstone:
             self._count(table, op)
         if has_tombstone and key is not None:
@@ -386,7 +323,7 @@ class RegistryEncoder(RecordStream):
         size = self._put(table, DELETED, key, headers, out)
         if self._flat is not None:
             return size
-        if key is not None and self._settings.tombstones and not self._skips[DELETED]:
+        if key is not None and self._settings.tombstones and not self._current.skips[DELETED]:
             out.append((table.fragments.topic, key, None, headers))
             size += len(key)
         return size
@@ -424,18 +361,18 @@ class RegistryEncoder(RecordStream):
         key = table.key(buffer, self._part)
         left, came = named_unchanged(table, missing_old), named_unchanged(table, missing)
         is_other = old_key is not None and key is not None and old_key != key
-        if is_other or self._came is not None:
+        if is_other or self._current.came is not None:
             written = buffer.getvalue()
-            buffer = self._around.open(table)
+            buffer = self._open(table)
             self._around.before(True)
             buffer.write(written[begin:after])
             self._around.after(False)
             size = self._put_delete(table, old_key, [*moved_to(key), *left] or None, out)
-            buffer = self._around.open(table)
+            buffer = self._open(table)
             self._around.before(False)
             self._around.after(True)
             buffer.write(written[new:])
-            to = out if self._came is None else self._came
+            to = out if self._current.came is None else self._current.came
             return size + self._put(table, CREATED, key, [*moved_from(old_key), *came] or None, to)
         both = named_unchanged(table, missing + [column for column in missing_old if column not in missing])
         return self._put(table, UPDATED, key, both or None, out)
@@ -447,66 +384,37 @@ class RegistryEncoder(RecordStream):
             raise ValueError("the row does not end with the frame")
         return unchanged
 
-    def _put_truncate(self, table: TableFragments, out: list[Record]) -> int:
-        avro = self._latest
-        assert avro is not None, "`_table` comes first"
-        self._around.open(avro)
+    def truncate(self, table: TableFragments, out: list[Record]) -> int:
+        """See `Format`."""
+        avro = self._avro(table)
+        self._open(avro)
         self._around.before(False)
         self._around.after(False)
         return self._put(avro, TRUNCATED, None, None, out)
 
-    # Rows of COPY.
+    def lines(self, table: TableFragments, lines: list[bytes], first: int, rows: CopiedRows) -> None:
+        """See `Format`."""
+        avro, current, flat = self._avro(table), self._current, self._flat
+        for place, line in enumerate(lines, first):
+            key, found = self._copy_row(avro, line, rows)
+            if key is not None:
+                if key in rows.dropped:
+                    rows.left_out.append(place)
+                    continue
+                rows.keys.append(key)
+            rows.count += 1
+            current.serial = rows.position.event_no + rows.count
+            headers = None if flat is None else flat.headers(avro, READ, current.lsn, current.serial, None)
+            record = self._record(avro, READ, key, headers)
+            rows.size += size_of(record) + self._header_bytes()
+            if found:
+                names = rows.stand_ins.note(table, found, rows.position.lsn, current.now_us)
+                record = named(record, names)
+            rows.out.append(record)
 
-    def _rows(
-        self,
-        oid: int,
-        lines: list[bytes],
-        position: SnapshotPosition,
-        now_us: int,
-        out: list[Record],
-        dropped: set[bytes],
-    ) -> Encoded:
-        """Append the records of rows whose key is not in `dropped`.
-
-        Raises:
-            ProtocolError: a row is malformed.
-            SinkError: the topic of the table is too long, or collides with another one.
-        """
-        count = size = 0
-        keys: list[bytes] = []
-        left_out: list[int] = []
-        self._set_now(now_us)
-        self._lsn = int(position.lsn)
-        for begin, end, marker in runs(len(lines), position):
-            self._block.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
-            flat = self._flat
-            if flat is not None:
-                flat.source.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
-            self._transaction += 1
-            self._table(oid, out)
-            table = self._latest
-            assert table is not None, "`_table` made it"
-            for place, line in enumerate(lines[begin:end], begin):
-                key, found = self._copy_row(table, line, position.lsn)
-                if key is not None:
-                    if key in dropped:
-                        left_out.append(place)
-                        continue
-                    keys.append(key)
-                count += 1
-                self._serial = position.event_no + count
-                headers = None if flat is None else flat.headers(table, READ, self._lsn, self._serial, None)
-                record = self._record(table, READ, key, headers)
-                size += size_of(record) + self._header_bytes
-                if found:
-                    names = self.note_unwritable(table.fragments, found, position.lsn, now_us)
-                    out.append(named(record, names))
-                else:
-                    out.append(record)
-        return Encoded(count, size, keys if self._avro[oid].key_places else None, left_out)
-
-    def _copy_row(self, table: AvroTable, line: bytes, lsn: int) -> tuple[bytes | None, list[Found]]:
+    def _copy_row(self, table: AvroTable, line: bytes, rows: CopiedRows) -> tuple[bytes | None, list[Found]]:
         """Write a row into the buffer up to its source block; its key, and its values that have no form."""
+        table.takes_null = False
         try:
             return self._write_line(table, line), []
         except (ValueError, IndexError) as cause:
@@ -514,72 +422,70 @@ class RegistryEncoder(RecordStream):
             refusal = explain_row(line, fragments.relation, fragments.converters)
             if refusal is not None:
                 raise refusal from cause
-        found = self.found_unwritable(fragments, row_of_line(line), lsn)
+        found = rows.stand_ins.found(fragments, row_of_line(line), rows.position.lsn)
         assert found, "a row was refused in which nothing is wrong"
         table.takes_null = True
-        try:
-            return self._write_line(table, line_with(line, found, fragments.key_columns)), found
-        finally:
-            table.takes_null = False
+        return self._write_line(table, line_with(line, found, fragments.key_columns)), found
 
     def _write_line(self, table: AvroTable, line: bytes) -> bytes | None:
         """Write a row; its key. ValueError, IndexError: see `write_row`."""
-        buffer = self._around.open(table)
+        buffer = self._open(table)
         self._around.before(False)
         self._around.after(True)
         write_fields(table, line, buffer)
         return table.key(buffer, self._part)
 
-    # Logical messages.
+    # What is not a row.
 
-    def _message(
+    def message(
         self,
         message: LogicalMessage,
         content: memoryview,
-        source: SourceBlock,
+        facts: TransactionFacts,
         serial: int,
         out: list[Record],
     ) -> int:
-        head = self._form.head(self._id(self._message_value_use))
-        block = self._block_alone if source is self._block_alone else self._block
-        self._message_values.source.renew(block)
-        value = self._message_values.value(head, message, self._content.data(content), serial, self._now_us)
-        return self._put_message(message, value, None, out)
-
-    def _put_message(
-        self, message: LogicalMessage, value: bytes, headers: Headers | None, out: list[Record]
-    ) -> int:
-        """Append the record of a logical message, preceded by its schemas if it is the first one."""
-        if self._message_key_use is not None:
-            key = self._form.head(self._id(self._message_key_use)) + self._form.message_key(message.prefix)
-        else:
-            key = self.json_message_key(message)
-        if not self._messages_told:
-            self._tell(self._message_uses, out)
-            self._messages_told = True
-        self._messages += 1
-        out.append((self._message_topic, key, value, headers))
-        return len(key) + len(value)
-
-    # Heartbeats.
-
-    def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
-        """See `Encoder`."""
-        avro = self._avro_heartbeats
-        value = self._form.head(self._id(avro.value_use)) + avro.value(now_us)
-        key = (
-            self._heartbeats.key
-            if avro.key_use is None
-            else self._form.head(self._id(avro.key_use)) + avro.key
+        """See `Format`. The schemas of messages precede the first one."""
+        value, headers = self._messages.value(
+            self._schemas.id(self._message_value_use),
+            message,
+            self._content.data(content),
+            facts,
+            serial,
+            self._current.now_us,
         )
-        if not avro.is_told:
-            self._tell(avro.uses, out)
-            avro.is_told = True
+        if self._message_key_use is not None:
+            key = self._schemas.head(self._message_key_use) + self._form.message_key(message.prefix)
+        else:
+            key = self._message_keys.key(message)
+        self._schemas.tell(MESSAGES, out)
+        self._current.messages += 1
+        out.append((self._message_topic, key, value, headers))
+        return len(key) + len(value) + self._messages.header_bytes
+
+    def heartbeat(self, lsn: int, out: list[Record]) -> int:
+        """See `Format`."""
+        encoding = self._encoding
+        value = self._schemas.head(self._heartbeat_value_use) + encoding.heartbeat_value(self._current.now_us)
+        key = self._heartbeats.key
+        if self._heartbeat_key_use is not None:
+            key = self._schemas.head(self._heartbeat_key_use) + encoding.heartbeat_key(self._settings.prefix)
+        self._schemas.tell(HEARTBEATS, out)
         out.append((self._heartbeats.topic, key, value, watermark(lsn)))
         return len(key) + len(value)
 
 
-def size_of(record: Record) -> int:
-    """Return the bytes of a record's key and value."""
-    _, key, value, _ = record
-    return len(key or b"") + len(value or b"")
+def _whole(envelope: Schema) -> Schema:
+    return envelope
+
+
+def schema_url(settings: EncoderSettings, use: SchemaUse) -> bytes:
+    """Return the URL of a schema in the registry; TransientError if it has no id yet."""
+    return f"{settings.schema_ids.registry}/schemas/ids/{known_id(settings, use)}".encode()
+
+
+def avro_format(
+    settings: EncoderSettings, tables: KnownTables, current: Current, observe: Observer
+) -> Format:
+    """Return the format of Debezium's envelopes, or of flattened rows, in Avro."""
+    return RegistryFormat(settings, tables, current, observe, AVRO_ENCODING)

@@ -5,23 +5,34 @@ Everything else is shared: which records there are, which columns, which convert
 (`encoder.py`, `tables.py`, `converters.py`).
 """
 
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter
 
 from cdcd.core.errors import TransientError
-from cdcd.core.records.avro.converters import AvroConverter, Primitives, converter_of
+from cdcd.core.records.avro.converters import Form
 from cdcd.core.records.avro.schemas import adjusted_full_name, has_default, schema_text
-from cdcd.core.records.avro.writing import FIRST, SECOND, UnfitError, encoded, optional, text, zero
+from cdcd.core.records.avro.writing import (
+    FIRST,
+    SECOND,
+    UnfitError,
+    encoded,
+    optional,
+    text,
+    write_bytes,
+    write_long,
+    write_text,
+    zero,
+)
 from cdcd.core.records.debezium_json.connect_schema import Schema
-from cdcd.core.records.debezium_json.converter import Converter
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.schema_registrations import SchemaUse
 
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
 AVRO: Final = "avro"
 """Name of the format in the configuration."""
-
-Numbers = Mapping[str, int | None]
-"""The attribute number of each column by its name; None if it is not known."""
 
 _HEAD: Final = b"\x00"
 _ID_BYTES: Final = 4
@@ -53,60 +64,56 @@ def known_id(settings: EncoderSettings, use: SchemaUse) -> int:
     return schema_id
 
 
-class AvroForm(Primitives):
-    """Writes schemas, fields and records in Avro.
-
-    Attributes:
-        format: name of the format in the configuration.
-    """
+class AvroForm(Form):
+    """Writes schemas, fields and records in Avro."""
 
     def __init__(self) -> None:
-        Primitives.__init__(self, "Avro")
-        self.format = AVRO
+        Form.__init__(self, "Avro", AVRO)
+
+    def put_number(self, number: "i64", out: BytesWriter) -> None:
+        """See `Form`."""
+        write_long(number, out)
+
+    def put_text(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        """See `Form`."""
+        write_text(data, at, end, out)
+
+    def put_bytes(self, data: bytes, out: BytesWriter) -> None:
+        """See `Form`."""
+        write_bytes(data, out)
+
+    def encoded(self, schema: Schema, json_text: bytes) -> bytes:
+        """See `Form`."""
+        return encoded(schema, json_text)
 
     def head(self, schema_id: int) -> bytes:
-        """Return the beginning of a record with this schema."""
+        """See `Form`."""
         return head(schema_id)
 
     def use(self, settings: EncoderSettings, topic: str, schema: Schema, part: str) -> SchemaUse:
-        """Return a schema with its subject; `part` is key or value."""
+        """See `Form`."""
         return SchemaUse(
             subject_of(settings, topic, adjusted_full_name(schema["name"]), part), schema_text(schema)
         )
 
-    def of_key(self, schema: Schema, numbers: Numbers) -> Schema:
-        """Return the Connect schema of keys in the form that this format needs."""
-        return schema
-
-    def of_value(self, schema: Schema, numbers: Numbers) -> Schema:
-        """Return the Connect schema of values in the form that this format needs; its first fields are the rows."""
-        return schema
-
-    def converter(self, json: Converter, schema: Schema) -> AvroConverter:
-        """Return the converter of a column."""
-        return converter_of(json, schema, self)
-
     def opening(self, schema: Schema) -> bytes | None:
-        """Return the bytes before a value that is not NULL; None if there are none, because the field is never NULL."""
+        """See `Form`."""
         if not schema["optional"]:
             return None
         return bytes([FIRST if has_default(schema) else SECOND])
 
     def null(self, schema: Schema) -> bytes | None:
-        """Return the bytes for NULL; None if the field cannot be null."""
+        """See `Form`."""
         if not schema["optional"]:
             return None
         return bytes([SECOND if has_default(schema) else FIRST])
 
     def zero(self, schema: Schema) -> bytes:
-        """Return the bytes in place of NULL in a column of the key, if that cannot be null."""
+        """See `Form`."""
         return zero(schema)
 
     def placeholder(self, schema: Schema, json_text: bytes) -> bytes | None:
-        """Return the bytes in place of a value that was not sent; None if the field cannot be null.
-
-        They are those of null if JSON's placeholder is not a value of the column's type.
-        """
+        """See `Form`."""
         if not schema["optional"]:
             return None
         try:
@@ -115,17 +122,17 @@ class AvroForm(Primitives):
             return self.null(schema)
 
     def field(self, schema: Schema, json_text: bytes) -> bytes:
-        """Return a field with this value, which may be null; UnfitError if the value does not match the schema."""
+        """See `Form`."""
         return encoded(schema, json_text)
 
     def root(self, schema: Schema) -> bytes:
-        """Return the bytes between the head of a value and its first field."""
+        """See `Form`."""
         return self.opening(schema) or b""
 
     def record(self, schema: Schema, json_text: bytes) -> bytes:
-        """Return a key or a value that has this JSON, without its head."""
+        """See `Form`."""
         return encoded(schema, json_text)
 
     def message_key(self, prefix: str) -> bytes:
-        """Return the key of a logical message, without its head."""
+        """See `Form`."""
         return optional(text(prefix))

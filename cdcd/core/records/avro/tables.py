@@ -7,31 +7,22 @@ from typing import TYPE_CHECKING
 from librt.strings import BytesWriter
 
 from cdcd.core.protocol.peek import NULL, TEXT
-from cdcd.core.records.avro.converters import AvroConverter
-from cdcd.core.records.avro.form import AvroForm
-from cdcd.core.records.avro.source_block import AvroTableSource
+from cdcd.core.records.avro.converters import AvroConverter, Form
+from cdcd.core.records.avro.source_block import BinaryTableSource
 from cdcd.core.records.debezium_json.added_values import FlatForm
 from cdcd.core.records.debezium_json.connect_schema import (
-    MESSAGE_KEY,
     Schema,
     envelope_schema,
     flat_schema,
     key_struct,
 )
 from cdcd.core.records.debezium_json.known_tables import KnownTables
-from cdcd.core.records.debezium_json.messages import message_schema
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.schema_registrations import SchemaUse
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-
-def message_uses(settings: EncoderSettings, topic: str, form: AvroForm) -> tuple[SchemaUse | None, SchemaUse]:
-    """Return the schemas of logical messages: of keys, if these have one in the registry, and of values."""
-    key = form.use(settings, topic, MESSAGE_KEY, "key") if settings.key_format == form.format else None
-    return key, form.use(settings, topic, message_schema(settings.modes), "value")
 
 
 class AvroPlace:
@@ -107,11 +98,11 @@ class AvroTable:
     def __init__(
         self,
         settings: EncoderSettings,
-        form: AvroForm,
+        form: Form,
         fragments: TableFragments,
         *,
         tables: KnownTables,
-        source: AvroTableSource,
+        source: BinaryTableSource,
         value_schema: Callable[[Schema], Schema],
         flat: FlatForm | None = None,
     ) -> None:

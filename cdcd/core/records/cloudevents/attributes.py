@@ -25,8 +25,8 @@ from typing import Final
 
 from cdcd.core.catalog.temporal import iso_timestamp_of
 from cdcd.core.records.cloud_events import STRUCTURED
-from cdcd.core.records.cloudevents.blocks import TransactionFacts
 from cdcd.core.records.debezium_json.pieces import Part
+from cdcd.core.records.debezium_json.source_block import TransactionFacts
 from cdcd.core.records.debezium_json.strings import escaped
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.debezium_json.transaction_metadata import TableCount, TransactionMetadata

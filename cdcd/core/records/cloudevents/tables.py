@@ -13,7 +13,6 @@ from cdcd.core.records.cloudevents.attributes import (
     EventForm,
     Events,
 )
-from cdcd.core.records.cloudevents.blocks import TransactionFacts
 from cdcd.core.records.debezium_json.connect_schema import TRANSACTION_VALUE, WITH_SCHEMA, Schema, opening
 from cdcd.core.records.debezium_json.messages import message_schema as whole_message_schema
 from cdcd.core.records.debezium_json.pieces import Part
@@ -21,6 +20,7 @@ from cdcd.core.records.debezium_json.source_block import OPS
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.records.format import Current
 
 _AVRO: Final = "avro"
 _END: Final = "end"
@@ -57,21 +57,27 @@ class EventTables:
     """Makes the events of changes and of rows that snapshots read.
 
     Attributes:
-        ends_rows: whether cdcd makes the record itself (`Encoder.encode_end_of_rows`).
         header_bytes: as in `Events`.
     """
 
-    def __init__(self, settings: EncoderSettings, form: EventForm) -> None:
+    def __init__(
+        self,
+        settings: EncoderSettings,
+        form: EventForm,
+        current: Current,
+        metadata: TransactionMetadata | None,
+    ) -> None:
         self._settings = settings
         self._form = form
+        self._current = current
+        self._metadata = metadata
         self._tables: dict[int, Events] = {}
-        self.ends_rows = False
         self.header_bytes = 0
 
-    def describe(self, fragments: TableFragments, metadata: TransactionMetadata | None) -> None:
+    def describe(self, fragments: TableFragments) -> None:
         """Take the new description of a table."""
         self._tables[fragments.relation.oid] = Events(
-            self._settings, self._form, DATA_CHANGE, fragments, metadata
+            self._settings, self._form, DATA_CHANGE, fragments, self._metadata
         )
 
     def name_schema(self, fragments: TableFragments, url: bytes) -> None:
@@ -81,20 +87,19 @@ class EventTables:
     def make(
         self,
         fragments: TableFragments,
-        facts: TransactionFacts,
         op: int,
-        lsn: int,
         event_no: int,
         data: Sequence[Part],
         others: Headers | None,
     ) -> tuple[bytes, Headers]:
         """Return the value and the headers of an event, as `Events.make` does."""
-        events = self._tables[fragments.relation.oid]
+        events, current = self._tables[fragments.relation.oid], self._current
         if events.transaction != fragments.transaction:
-            events.renew(facts)
+            events.renew(current.facts)
             events.transaction = fragments.transaction
         text = OPS[op]
-        made = events.make(text, _END if self.ends_rows else text, lsn, event_no, data, others)
+        mark = _END if current.ends_rows else text
+        made = events.make(text, mark, current.lsn, event_no, data, others)
         self.header_bytes = events.header_bytes
         return made
 

@@ -10,7 +10,7 @@ from typing import Final
 from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
 from cdcd.core.catalog.wiretext import wire
 from cdcd.core.facts import FlatteningCollision, Observer
-from cdcd.core.records.debezium_json.source_block import OPS, SourceBlock
+from cdcd.core.records.debezium_json.source_block import OPS, SourceBlock, TransactionFacts
 from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.encoder import EncoderSettings
@@ -99,7 +99,7 @@ class FlatForm:
         added: the added fields.
         has_deleted: whether rows have the field `__deleted`.
         fields, headers: the values of added fields, in the order of `added`, and of added headers.
-        transaction: number of the transaction that the values belong to; `renew` sets the values of another one.
+        transaction: number of the facts that the values were made of.
     """
 
     __slots__ = ("added", "fields", "has_deleted", "headers", "transaction")
@@ -117,12 +117,14 @@ class FlatForm:
         self.headers = AddedValues(headers, constants, as_text=True)
         self.transaction = -1
 
-    def renew(self, source: SourceBlock, transaction: int) -> None:
-        """Set the values of the open transaction, which has the number `transaction`."""
-        values = source.values()
+    def renew(self, facts: TransactionFacts) -> None:
+        """Set the values of the open transaction, unless they are those of these facts already."""
+        if self.transaction == facts.number:
+            return
+        values = SourceBlock.values(facts)
         self.fields.renew(values)
         self.headers.renew(values)
-        self.transaction = transaction
+        self.transaction = facts.number
 
 
 class FlatForms:

@@ -27,18 +27,15 @@ Rows of a transaction whose fate is open are drafted (`draft_all`), on the same 
 """
 
 from collections.abc import Mapping
-from itertools import chain
 from struct import error
 from typing import Final
 
-from cdcd.core.catalog.hints import HINT
-from cdcd.core.catalog.wiretext import checked, to_bytes, wire
-from cdcd.core.errors import ProtocolError, SourceError
-from cdcd.core.facts import Observer, unheard
+from cdcd.core.catalog.wiretext import checked
+from cdcd.core.errors import SourceError
+from cdcd.core.facts import Observer
 from cdcd.core.protocol.messages import LogicalMessage, Relation
 from cdcd.core.protocol.peek import (
     COMPILED,
-    DELETE,
     INSERT,
     NEW_ROW,
     OLD_KEY,
@@ -50,186 +47,108 @@ from cdcd.core.protocol.peek import (
     row_width,
     xid_of,
 )
+from cdcd.core.records.debezium_json.around import JsonAround, JsonEnvelope, deleted_parts, tombstone
 from cdcd.core.records.debezium_json.changes import LEFT, read_row
-from cdcd.core.records.debezium_json.connect_schema import (
-    CLOSING,
-    WITH_SCHEMA,
-    opening,
-)
+from cdcd.core.records.debezium_json.copied_rows import add_deletes, add_lines
 from cdcd.core.records.debezium_json.drafting import (
     DraftWriter,
     OutdatedDraftError,
-    finish,
     late_records,
     op_and_form,
 )
-from cdcd.core.records.debezium_json.messages import message_schema
-from cdcd.core.records.debezium_json.pieces import gathered
-from cdcd.core.records.debezium_json.row_writer import LSN_MAX, RowWriter
+from cdcd.core.records.debezium_json.flat_rows import FlatRows
+from cdcd.core.records.debezium_json.known_tables import KnownTables
+from cdcd.core.records.debezium_json.messages import HeartbeatRecords, JsonMessages
+from cdcd.core.records.debezium_json.row_writer import RowWriter
 from cdcd.core.records.debezium_json.source_block import (
     CREATED,
     DELETED,
-    EVENT_NOS,
     TRUNCATED,
     UPDATED,
-    SourceBlock,
-    TableSource,
+    TransactionFacts,
     processed_at,
 )
-from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
+from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import (
     HEADER_UNCHANGED,
     EncoderSettings,
     LateRecords,
     Record,
+    SnapshotPosition,
 )
-from cdcd.core.records.stream import RecordStream, moved_from, moved_to
-from cdcd.core.transactions.drafts import Draft, SpoolItem, relation_of_draft, row_count
-
-_ROWS: Final = (INSERT, UPDATE, DELETE)
+from cdcd.core.records.format import (
+    LSN_MAX,
+    CopiedRows,
+    Current,
+    Drafts,
+    Format,
+    Schemas,
+    moved_from,
+    moved_to,
+    size_of,
+)
+from cdcd.core.transactions.drafts import Draft, SpoolItem, row_count
 
 _NOT_DRAFTED: Final = -1
 
 
-class DebeziumJsonEncoder(RecordStream):
-    """Turns the row frames of committed transactions into records.
+class JsonFormat(Format):
+    """Records in JSON, whose rows are in `around`.
 
-    The caller owes: `define` before the first row of a relation and whenever it is described again; `begin` (and, where
-    it applies, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
+    Attributes:
+        writes: whether rows are written into a buffer where that is possible (`row_writer.py`), instead of being put
+            together from fragments.
     """
 
     def __init__(
         self,
         settings: EncoderSettings,
-        binary: bool = False,
-        observe: Observer = unheard,
-        source: SourceBlock | None = None,
-        alone: SourceBlock | None = None,
+        current: Current,
+        around: JsonAround,
+        messages: JsonMessages,
+        metadata: TransactionMetadata | None,
     ) -> None:
-        RecordStream.__init__(
-            self, settings, binary, observe, source or SourceBlock(settings), alone or SourceBlock(settings)
-        )
-        self._message_source = TableSource(
-            "",
-            "",
-            opening=opening(message_schema(settings.modes)) if settings.value_format == WITH_SCHEMA else b"",
-        )
-        self._message_end = CLOSING if settings.value_format == WITH_SCHEMA else b""
-        self._drafts: DraftWriter | None = None
-        """While rows are drafted: where they go."""
+        Format.__init__(self, metadata, Schemas())
+        self._settings = settings
+        self._current = current
+        self._around = around
+        self._messages = messages
+        self._heartbeats = HeartbeatRecords(settings)
+        self._draft: DraftWriter | None = None
+        """The drafts to which rows are added, while rows are drafted."""
         self._lsn_text = (-1, b"")
         self._writer = RowWriter()
         self.writes = COMPILED
-        """Rows are written into a buffer where that is possible (`row_writer.py`), not put together from fragments."""
-        self._processed_at = b""
 
-    def _drafts_of(
-        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
-    ) -> list[SpoolItem]:
-        """Drafts of row frames in a stream, in their order, and the frames of which there can be none.
+    def describe(self, table: TableFragments) -> None:
+        """See `Format`."""
+        self._around.describe(table)
 
-        A frame stays a frame if its relation is not described here as in the stream (`relations`), if it changes a
-        key, if the server left a value out (unchanged TOAST), or if it is malformed, which matters only at the commit.
-        The caller must see which rows have a value left out: while their table is read, it reads them again by key.
-        """
-        drafts = DraftWriter()
-        tables: dict[int, TableFragments | None] = {}
-        self._drafts = drafts
-        try:
-            for frame in frames:
-                assert isinstance(frame, bytes), "what is drafted comes from the wire"
-                if not self._draft(frame, tables, relations, drafts):
-                    drafts.keep(frame)
-        finally:
-            self._drafts = None
-        return drafts.end()
+    def begin(self, table: TableFragments, out: list[Record]) -> None:
+        """See `Format`."""
+        self._around.begin(table)
 
-    def _draft(
-        self,
-        frame: bytes,
-        tables: dict[int, TableFragments | None],
-        relations: Mapping[int, tuple[int, Relation]],
-        drafts: DraftWriter,
-    ) -> bool:
-        try:
-            self._lsn, tag, oid, kind, width = read_head(frame, True)
-            if oid in tables:
-                table = tables[oid]
-            else:
-                table = self.tables.fragments.get(oid)
-                known = relations.get(oid)
-                if table is not None and (known is None or known[1] != table.relation):
-                    table = None
-                tables[oid] = table
-            if table is None:
-                return False
-            drafts.xid = xid_of(frame)
-            return self._row(table, tag, kind, width, frame, STREAMED_HEAD_BYTES, []) != _NOT_DRAFTED
-        except (ValueError, IndexError, error, SourceError):
-            return False
+    # Rows of frames.
 
-    def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
-        """See `Encoder`."""
-        op, table = self._drafted(draft, now_us, out)
-        if self._skips[op]:
-            return None
-        late = late_records(draft, table, self._serial, self._processed_at, self._settings.tombstones)
-        if late is not None:
-            self._serial += late.count
-            table.tally.counts[op] += late.count
-        return late
-
-    def _finish(self, draft: Draft, now_us: int, out: list[Record]) -> int:
-        op, table = self._drafted(draft, now_us, out)
-        count = row_count(draft)
-        if self._skips[op]:
-            self._serial += count
-            return 0
-        size = finish(draft, table, self._serial, self._processed_at, self._settings.tombstones, out)
-        self._serial += count
-        table.tally.counts[op] += count
-        return size
-
-    def _drafted(self, draft: Draft, now_us: int, out: list[Record]) -> tuple[int, TableFragments]:
-        """The op of a draft, and its table.
-
-        Raises:
-            OutdatedDraftError: the description of the table is another one than the draft was made with.
-        """
-        op, form = op_and_form(draft)
-        table = self._table(relation_of_draft(draft), out)
-        if table.form != form:
-            raise OutdatedDraftError(table, self._commit_lsn)
-        self._set_now(now_us)
-        return op, table
-
-    def _set_now(self, now_us: int) -> None:
-        if now_us != self._now_us:
-            self._now_us = now_us
-            self._processed_at = processed_at(now_us)
-
-    def _encode_moved(
-        self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
-    ) -> int:
-        """See `Encoder`."""
-        writes, self.writes = self.writes, False
-        try:
-            return RecordStream._encode_moved(self, frame, in_stream, now_us, out, came)
-        finally:
-            self.writes = writes
-
-    def _row(
+    def row(
         self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
     ) -> int:
-        """The records of a row, or its draft; `_NOT_DRAFTED` where it can have none."""
+        """See `Format`. While rows are drafted, `_NOT_DRAFTED` is returned for a row that can have no draft."""
         if width != table.width:
             raise ValueError("the row has another number of columns than the relation")
-        if self.writes and self._lsn <= LSN_MAX:
-            begins = table.source.opening if self._drafts is None else b""
+        current = self._current
+        if self.writes and current.lsn <= LSN_MAX and current.came is None:
+            begins = table.source.opening if self._draft is None else b""
             op = self._writer.begin(table, tag, kind, frame, at, begins)
             if op != LEFT:
-                return self._append_written(table, op, out)
+                if self._draft is not None:
+                    return self._draft.add(
+                        table, op, self._writer.key, self._writer.draft(), self._lsn_bytes()
+                    )
+                if current.skips[op]:
+                    return 0
+                return self._around.written(table, op, self._writer, out)
         if tag != INSERT:
             change = self._update if tag == UPDATE else self._delete
             return change(table, frame, kind, at, out)
@@ -265,13 +184,13 @@ class DebeziumJsonEncoder(RecordStream):
             old_key = table.key(old)
             before = b"".join(old)
             is_other = old_key is not None and key is not None and old_key != key
-            if is_other or self._came is not None:
-                if self._drafts is not None:
+            if is_other or self._current.came is not None:
+                if self._draft is not None:
                     return _NOT_DRAFTED
                 left = [*moved_to(key), *_headers(missing_old)]
                 came = [*moved_from(old_key), *_headers(missing)]
                 size = self._append_delete(table, old_key, before, left or None, out)
-                to = out if self._came is None else self._came
+                to = out if self._current.came is None else self._current.came
                 return size + self._append(table, CREATED, key, parts, came or None, to)
             parts[1] = before
             missing += [name for name in missing_old if name not in missing]
@@ -293,43 +212,11 @@ class DebeziumJsonEncoder(RecordStream):
         headers: Headers | None,
         out: list[Record],
     ) -> int:
-        parts = [b'{"before":', before, b',"after":null']
-        size = self._append(table, DELETED, key, parts, headers, out)
-        if (
-            key is not None
-            and self._settings.tombstones
-            and self._drafts is None
-            and not self._skips[DELETED]
-        ):
-            out.append((table.topic, key, None, headers))
-            size += len(key)
-        return size
-
-    def _append_written(self, table: TableFragments, op: int, out: list[Record]) -> int:
-        """The record of the row that is with `_writer`, or its draft."""
-        writer = self._writer
-        key = writer.key
-        if self._drafts is not None:
-            return self._drafts.add(table, op, key, writer.draft(), self._lsn_bytes())
-        if self._skips[op]:
+        if self._draft is not None:
+            return self._append(table, DELETED, key, deleted_parts(before), headers, out)
+        if self._current.skips[DELETED]:
             return 0
-        value = writer.record(table, op, self._lsn, self._serial, self._processed_at)
-        table.tally.counts[op] += 1
-        out.append((table.topic, key, value, None))
-        size = len(value)
-        if key is not None:
-            size += len(key)
-            if op == DELETED and self._settings.tombstones:
-                out.append((table.topic, key, None, None))
-                size += len(key)
-        return size
-
-    def _lsn_bytes(self) -> bytes:
-        lsn, text = self._lsn_text
-        if lsn != self._lsn:
-            text = str(self._lsn).encode("ascii")
-            self._lsn_text = (self._lsn, text)
-        return text
+        return self._around.deleted(table, key, before, headers, out)
 
     def _append(
         self,
@@ -340,78 +227,183 @@ class DebeziumJsonEncoder(RecordStream):
         headers: Headers | None,
         out: list[Record],
     ) -> int:
-        """Fill in what differs from event to event, and append the record, or its draft."""
-        if self._drafts is not None:
+        """Append the record of a row, or its draft."""
+        if self._draft is not None:
             if headers:
                 return _NOT_DRAFTED
-            return self._drafts.add(table, op, key, checked(b"".join(parts)), self._lsn_bytes())
-        if self._skips[op]:
+            return self._draft.add(table, op, key, checked(b"".join(parts)), self._lsn_bytes())
+        if self._current.skips[op]:
             return 0
-        serial = self._serial
-        number = EVENT_NOS[serial] if serial < len(EVENT_NOS) else str(serial).encode("ascii")
-        source = table.source
-        value = checked(
-            source.joined(parts, self._lsn_bytes(), number, source.ending(op, self._processed_at))
-        )
-        table.tally.counts[op] += 1
-        out.append((table.topic, key, value, headers))
-        return len(value) if key is None else len(key) + len(value)
+        return self._around.changed(table, op, key, parts, headers, out)
 
-    def _put_truncate(self, table: TableFragments, out: list[Record]) -> int:
-        parts = [b'{"before":null,"after":null']
-        return self._append(table, TRUNCATED, None, parts, None, out)
+    def _lsn_bytes(self) -> bytes:
+        lsn, text = self._lsn_text
+        if lsn != self._current.lsn:
+            lsn = self._current.lsn
+            text = str(lsn).encode("ascii")
+            self._lsn_text = (lsn, text)
+        return text
 
-    def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
-        """See `Encoder`."""
-        topic, key, value, headers = self._heartbeats.record(lsn, now_us)
-        out.append((topic, key, value, headers))
-        return len(key or b"") + len(value or b"")
+    def truncate(self, table: TableFragments, out: list[Record]) -> int:
+        """See `Format`."""
+        return self._append(table, TRUNCATED, None, [b'{"before":null,"after":null'], None, out)
 
-    def _table(self, oid: int, out: list[Record]) -> TableFragments:
-        """The fragments of a relation, ready for the transaction that is open, and described in `out`."""
-        recent = self._recent
-        if recent is not None and oid == self._recent_oid and recent.transaction == self._transaction:
-            return recent
-        table = self.tables.fragments.get(oid)
-        if table is None:
-            raise ProtocolError(
-                f"A change in the relation with oid {oid}, which the server never described.", hint=HINT
-            )
-        if table.transaction != self._transaction:
-            if table.is_new:
-                self.tables.introduce(table, out)
-            table.source.renew(self._source)
-            table.transaction = self._transaction
-        self._recent_oid = oid
-        self._recent = table
-        return table
+    def lines(self, table: TableFragments, lines: list[bytes], first: int, rows: CopiedRows) -> None:
+        """See `Format`. The values of a column are converted together, in blocks of rows."""
+        add_lines(self._around, table, lines, first, rows, self._current.now_us)
 
-    def _message(
+    def deletes(
+        self,
+        table: TableFragments,
+        keys: list[tuple[bytes, ...]],
+        position: SnapshotPosition,
+        out: list[Record],
+    ) -> int:
+        """See `Format`."""
+        made: list[Record] = []
+        add_deletes(table, keys, position, self._current.now_us, made)
+        table.tally.counts[DELETED] += len(made)
+        known = len(out)
+        for record in made:
+            out.append(record)
+            tombstone(self._settings.tombstones, table, record[1], None, out)
+        return sum([size_of(record) for record in out[known:]])
+
+    # What is not a row.
+
+    def message(
         self,
         message: LogicalMessage,
         content: memoryview,
-        source: SourceBlock,
+        facts: TransactionFacts,
         serial: int,
         out: list[Record],
     ) -> int:
-        """Append the record of a logical message; `message` is without its content."""
-        prefix = quote(wire(message.prefix))
-        lsn = message.lsn
-        # Debezium's schema for these (PostgresSchemaFactory) has another order, and of the times only ts_ms.
-        self._message_source.renew(source)
-        before = f'{{"op":"m","ts_ms":{self._now_us // 1000}'.encode("ascii")
-        until_content = self._message_source.joined(
-            [before],
-            b"%d" % lsn,
-            b"%d" % serial,
-            to_bytes(f'}},"transaction":null,"message":{{"prefix":{prefix},"content":'),
-        )
-        written = self._content.json_pieces(content)
-        value = gathered(chain((until_content,), written, (b"}}", self._message_end)))
-        key = self.json_message_key(message)
-        self._messages += 1
-        out.append((self._message_topic, key, value, None))
-        return len(key) + len(value)
+        """See `Format`."""
+        self._current.messages += 1
+        return self._messages.put(message, content, facts, serial, self._current.now_us, out)
+
+    def heartbeat(self, lsn: int, out: list[Record]) -> int:
+        """See `Format`."""
+        record = self._heartbeats.record(lsn, self._current.now_us)
+        out.append(record)
+        return size_of(record)
+
+    # Drafts of rows.
+
+    def draft_row(self, table: TableFragments, frame: bytes, drafts: DraftWriter) -> bool:
+        """Add a row of a streamed transaction to `drafts`; returns False if there can be no draft of it."""
+        self._draft = drafts
+        try:
+            self._current.lsn, tag, _, kind, width = read_head(frame, True)
+            drafts.xid = xid_of(frame)
+            return self.row(table, tag, kind, width, frame, STREAMED_HEAD_BYTES, []) != _NOT_DRAFTED
+        finally:
+            self._draft = None
+
+
+class JsonDrafts(Drafts):
+    """Drafts of rows in JSON (`drafting.py`).
+
+    Args:
+        is_late: whether records can be made when they are handed over.
+    """
+
+    def __init__(
+        self,
+        form: JsonFormat,
+        around: JsonAround,
+        tables: KnownTables,
+        current: Current,
+        *,
+        tombstones: bool,
+        is_late: bool,
+    ) -> None:
+        self._format = form
+        self._around = around
+        self._tables = tables
+        self._current = current
+        self._tombstones = tombstones
+        self._is_late = is_late
+
+    def draft_all(
+        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
+    ) -> list[SpoolItem]:
+        """Return drafts of row frames in a stream, in their order, and the frames of which there can be none.
+
+        A frame stays a frame if its relation is not described here as in the stream (`relations`), if it changes a
+        key, if the server left a value out (unchanged TOAST), or if it is malformed, which matters only at the commit.
+        The caller must see which rows have a value left out: while their table is read, it reads them again by key.
+        """
+        drafts = DraftWriter()
+        tables: dict[int, TableFragments | None] = {}
+        for frame in frames:
+            assert isinstance(frame, bytes), "what is drafted comes from the wire"
+            if not self._draft(frame, tables, relations, drafts):
+                drafts.keep(frame)
+        return drafts.end()
+
+    def _draft(
+        self,
+        frame: bytes,
+        tables: dict[int, TableFragments | None],
+        relations: Mapping[int, tuple[int, Relation]],
+        drafts: DraftWriter,
+    ) -> bool:
+        try:
+            oid = read_head(frame, True)[2]
+            if oid in tables:
+                table = tables[oid]
+            else:
+                table = self._tables.fragments.get(oid)
+                known = relations.get(oid)
+                if table is not None and (known is None or known[1] != table.relation):
+                    table = None
+                tables[oid] = table
+            return table is not None and self._format.draft_row(table, frame, drafts)
+        except (ValueError, IndexError, error, SourceError):
+            return False
+
+    def late_records(self, draft: Draft, table: TableFragments) -> LateRecords | None:
+        """See `Drafts`."""
+        op, current = self._op(draft, table), self._current
+        if current.skips[op] or not self._is_late:
+            return None
+        late = late_records(draft, table, current.serial, processed_at(current.now_us), self._tombstones)
+        if late is not None:
+            current.serial += late.count
+            table.tally.counts[op] += late.count
+        return late
+
+    def finish(self, draft: Draft, table: TableFragments, out: list[Record]) -> int:
+        """See `Drafts`."""
+        op = self._op(draft, table)
+        if self._current.skips[op]:
+            self._current.serial += row_count(draft)
+            return 0
+        return self._around.finish(draft, table, op, out)
+
+    def _op(self, draft: Draft, table: TableFragments) -> int:
+        """Return the op of a draft. OutdatedDraftError: the table's description is not the draft's."""
+        op, form = op_and_form(draft)
+        if table.form != form:
+            raise OutdatedDraftError(table, self._current.facts.commit_lsn)
+        return op
+
+
+def json_format(
+    settings: EncoderSettings, tables: KnownTables, current: Current, observe: Observer
+) -> Format:
+    """Return the format of Debezium's envelopes, or of flattened rows, in JSON."""
+    topic = tables.names.transaction
+    metadata = None if topic is None else TransactionMetadata(settings, topic)
+    messages = JsonMessages(settings, tables.names.message or "")
+    if settings.flattening is not None:
+        return JsonFormat(settings, current, FlatRows(settings, current, observe), messages, metadata)
+    around = JsonEnvelope(settings, current)
+    made = JsonFormat(settings, current, around, messages, metadata)
+    made.drafts = JsonDrafts(made, around, tables, current, tombstones=settings.tombstones, is_late=True)
+    return made
 
 
 def _read_last_row(table: TableFragments, frame: bytes, at: int, values: list[bytes]) -> list[int]:

@@ -8,10 +8,12 @@ from cdcd.core.catalog.logical import LogicalType, logical_type
 from cdcd.core.catalog.modes import Modes, under
 from cdcd.core.catalog.types import BYTEA
 from cdcd.core.catalog.wiretext import to_bytes, wire
+from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.records.debezium_json.connect_schema import (
     CLOSING,
     HEARTBEAT_KEY,
     HEARTBEAT_VALUE,
+    MESSAGE_KEY,
     WITH_SCHEMA,
     Schema,
     message_value,
@@ -19,7 +21,8 @@ from cdcd.core.records.debezium_json.connect_schema import (
     schema_of,
 )
 from cdcd.core.records.debezium_json.converters import Bytea, converter_of
-from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, base64_pieces
+from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, base64_pieces, gathered
+from cdcd.core.records.debezium_json.source_block import SourceBlock, TableSource, TransactionFacts
 from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import Headers
 from cdcd.core.records.encoder import HEADER_WATERMARK, EncoderSettings, Record
@@ -82,3 +85,56 @@ class MessageContent:
     def data(self, content: memoryview) -> bytes:
         """Return the bytes of the content for a binary format, which are those of a text or of the content itself."""
         return self.json(content)[1:-1].encode("ascii") if self._is_text else bytes(content)
+
+
+class MessageKeys:
+    """Makes the keys of logical messages in JSON, with their schema if keys have one."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        self._head = opening(MESSAGE_KEY) if settings.key_format == WITH_SCHEMA else b""
+
+    def key(self, message: LogicalMessage) -> bytes:
+        """Return the key of a message."""
+        key = to_bytes(f'{{"prefix":{quote(wire(message.prefix))}}}')
+        return self._head + key + CLOSING if self._head else key
+
+
+class JsonMessages:
+    """Makes the records of logical messages as Debezium's envelopes."""
+
+    def __init__(self, settings: EncoderSettings, topic: str) -> None:
+        has_schema = settings.value_format == WITH_SCHEMA
+        self.topic = topic
+        self.keys = MessageKeys(settings)
+        self.content = MessageContent(settings.modes)
+        self._block = SourceBlock(settings)
+        self._source = TableSource(
+            "", "", opening=opening(message_schema(settings.modes)) if has_schema else b""
+        )
+        self._end = CLOSING if has_schema else b""
+
+    def put(
+        self,
+        message: LogicalMessage,
+        content: memoryview,
+        facts: TransactionFacts,
+        serial: int,
+        now_us: int,
+        out: list[Record],
+    ) -> int:
+        """Append the record of a message, and return its bytes. `message` comes without its content."""
+        prefix = quote(wire(message.prefix))
+        # Debezium's schema for these (PostgresSchemaFactory) has another order, and of the times only ts_ms.
+        self._source.renew(self._block, facts)
+        before = f'{{"op":"m","ts_ms":{now_us // 1000}'.encode("ascii")
+        until_content = self._source.joined(
+            [before],
+            b"%d" % message.lsn,
+            b"%d" % serial,
+            to_bytes(f'}},"transaction":null,"message":{{"prefix":{prefix},"content":'),
+        )
+        written = self.content.json_pieces(content)
+        value = gathered(chain((until_content,), written, (b"}}", self._end)))
+        key = self.keys.key(message)
+        out.append((self.topic, key, value, None))
+        return len(key) + len(value)

@@ -43,21 +43,41 @@ _LAST_DIGITS: Final = [b"%03d" % event_no for event_no in range(THOUSAND)]
 """Text of the last three digits of a larger number."""
 
 
-class SourceBlock:
-    """Makes the pieces of `source` for the open transaction."""
+class TransactionFacts:
+    """Facts about the open transaction, which the stream sets and from which a format makes the source block.
 
-    def __init__(self, settings: EncoderSettings) -> None:
-        name = quote(wire(settings.prefix))
-        version = quote(wire(settings.version))
-        self._start = f',"source":{{"version":{version},"connector":"postgresql","name":{name},"ts_ms":'
-        self._snapshot = "false"
-        self._sequence = f'","db":{quote(wire(settings.database))},"sequence":"['
-        self._txid = ""
-        self._commit_lsn = 0
-        self._unix_us = 0
-        self._last = ""
-        self._origin = _NO_ORIGIN
-        self._origin_values = ("null", "null")
+    Attributes:
+        number: number of these facts. It rises when they change, so pieces that were made with another number are
+            outdated.
+        xid: transaction id; None if it has none.
+        commit_lsn: LSN of its commit record.
+        unix_us: time of its commit in microseconds since 1970.
+        last_commit_lsn: commit LSN of the previous transaction; None if not known.
+        snapshot: marker of rows that a snapshot read, otherwise "false".
+        origin, origin_lsn: the server where the transaction was made, and its commit LSN there; None if it was made
+            here, or if not known.
+    """
+
+    __slots__ = (
+        "commit_lsn",
+        "last_commit_lsn",
+        "number",
+        "origin",
+        "origin_lsn",
+        "snapshot",
+        "unix_us",
+        "xid",
+    )
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.xid: int | None = None
+        self.commit_lsn = 0
+        self.unix_us = 0
+        self.last_commit_lsn: int | None = None
+        self.snapshot = "false"
+        self.origin: str | None = None
+        self.origin_lsn: int | None = None
 
     def begin(
         self,
@@ -67,23 +87,29 @@ class SourceBlock:
         last_commit_lsn: int | None,
         snapshot: str = "false",
     ) -> None:
-        """Begin a transaction.
-
-        `unix_us` is the time of its commit in microseconds since 1970; `xid` is None if it has no transaction id.
-        """
-        self._txid = "null" if xid is None else str(xid)
-        self._snapshot = snapshot
-        self._commit_lsn = commit_lsn
-        self._unix_us = unix_us
-        self._last = "null" if last_commit_lsn is None else f'\\"{last_commit_lsn}\\"'
-        self._origin = _NO_ORIGIN
-        self._origin_values = ("null", "null")
+        """Set the facts of another transaction, which was made here."""
+        self.number += 1
+        self.xid = xid
+        self.commit_lsn = commit_lsn
+        self.unix_us = unix_us
+        self.last_commit_lsn = last_commit_lsn
+        self.snapshot = snapshot
+        self.origin = self.origin_lsn = None
 
     def set_origin(self, name: str | None, lsn: int | None) -> None:
         """Set the origin of a transaction that was made on another server; `lsn` is its commit position there."""
-        origin = "null" if name is None else quote(wire(name))
-        self._origin_values = (origin, "null" if lsn is None else str(lsn))
-        self._origin = _origin(*self._origin_values)
+        self.number += 1
+        self.origin, self.origin_lsn = name, lsn
+
+
+class SourceBlock:
+    """Makes the pieces of `source` from the facts of a transaction."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        name = quote(wire(settings.prefix))
+        version = quote(wire(settings.version))
+        self._start = f',"source":{{"version":{version},"connector":"postgresql","name":{name},"ts_ms":'
+        self._sequence = f'","db":{quote(wire(settings.database))},"sequence":"['
 
     @staticmethod
     def constants(settings: EncoderSettings) -> dict[str, bytes]:
@@ -96,37 +122,54 @@ class SourceBlock:
             "xmin": b"null",
         }
 
-    def values(self) -> dict[str, bytes]:
+    @staticmethod
+    def values(facts: TransactionFacts) -> dict[str, bytes]:
         """Return the JSON of the fields that all events of the transaction share.
 
         `last` is the first part of `sequence`, escaped as it is within that text.
         """
-        origin, origin_lsn = self._origin_values
-        micros = self._unix_us
+        origin, origin_lsn = _origin_values(facts)
+        micros = facts.unix_us
         found = {
             "ts_ms": str(micros // 1000),
             "ts_us": str(micros),
             "ts_ns": str(micros * 1000),
-            "snapshot": f'"{self._snapshot}"',
-            "txId": self._txid,
-            "commit_lsn": str(self._commit_lsn),
+            "snapshot": f'"{facts.snapshot}"',
+            "txId": _txid(facts),
+            "commit_lsn": str(facts.commit_lsn),
             "origin": origin,
             "origin_lsn": origin_lsn,
-            "last": self._last,
+            "last": _last(facts),
         }
         return {name: value.encode("latin-1") for name, value in found.items()}
 
-    def pieces(self, table: str) -> tuple[bytes, bytes, bytes]:
+    def pieces(self, facts: TransactionFacts, table: str) -> tuple[bytes, bytes, bytes]:
         """Return three pieces of the block: before the event's LSN, from it to the second LSN, and from there to the
         serial number.
 
         `table` is the piece for the table. The closing brace belongs to what follows.
         """
-        micros = self._unix_us
-        head = f'{self._start}{micros // 1000},"snapshot":"{self._snapshot}{self._sequence}{self._last},\\"'
-        middle = f'\\"]","ts_us":{micros},"ts_ns":{micros * 1000}{table},"txId":{self._txid},"lsn":'
-        tail = f'{self._origin}{self._commit_lsn},"event_serial_no":'
+        micros = facts.unix_us
+        head = f'{self._start}{micros // 1000},"snapshot":"{facts.snapshot}{self._sequence}{_last(facts)},\\"'
+        middle = f'\\"]","ts_us":{micros},"ts_ns":{micros * 1000}{table},"txId":{_txid(facts)},"lsn":'
+        origin = _NO_ORIGIN
+        if facts.origin is not None or facts.origin_lsn is not None:
+            origin = _origin(*_origin_values(facts))
+        tail = f'{origin}{facts.commit_lsn},"event_serial_no":'
         return head.encode("latin-1"), middle.encode("latin-1"), tail.encode("latin-1")
+
+
+def _txid(facts: TransactionFacts) -> str:
+    return "null" if facts.xid is None else str(facts.xid)
+
+
+def _last(facts: TransactionFacts) -> str:
+    return "null" if facts.last_commit_lsn is None else f'\\"{facts.last_commit_lsn}\\"'
+
+
+def _origin_values(facts: TransactionFacts) -> tuple[str, str]:
+    origin = "null" if facts.origin is None else quote(wire(facts.origin))
+    return origin, "null" if facts.origin_lsn is None else str(facts.origin_lsn)
 
 
 def _origin(name: str, lsn: str) -> str:
@@ -202,9 +245,9 @@ class TableSource:
         self._closings = [f'{described}}},"transaction":null,"op":"{op}",'.encode("ascii") for op in OPS]
         self._head = self._middle = self._tail = b""
 
-    def renew(self, source: SourceBlock) -> None:
+    def renew(self, source: SourceBlock, facts: TransactionFacts) -> None:
         """Make the pieces that all events of this table share in the transaction."""
-        self._head, self._middle, self._tail = source.pieces(self._table)
+        self._head, self._middle, self._tail = source.pieces(facts, self._table)
 
     def ending(self, op: int, processed_at: bytes) -> bytes:
         """Return the part after the event's number."""

@@ -25,7 +25,13 @@ from cdcd.core.records.debezium_json.connect_schema import (
     WITH_SCHEMA,
     opening,
 )
-from cdcd.core.records.debezium_json.source_block import OPS, Envelope, SourceBlock, TableSource
+from cdcd.core.records.debezium_json.source_block import (
+    OPS,
+    Envelope,
+    SourceBlock,
+    TableSource,
+    TransactionFacts,
+)
 from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.writing import write_integer
 from cdcd.core.records.encoder import EncoderSettings, Record
@@ -167,9 +173,9 @@ class CountedTableSource(TableSource):
         self._count = TableCount()
         self._before_total = b""
 
-    def renew(self, source: SourceBlock) -> None:
+    def renew(self, source: SourceBlock, facts: TransactionFacts) -> None:
         """See `TableSource`."""
-        TableSource.renew(self, source)
+        TableSource.renew(self, source, facts)
         metadata = self._metadata
         self._is_counted = bool(metadata.id)
         if self._is_counted:

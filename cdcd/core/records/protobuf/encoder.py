@@ -7,27 +7,27 @@ a buffer first, and copied from there into the record.
 Fields of columns have the numbers that `schemas.py` says. Nothing stands for NULL.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.core.facts import Observer, unheard
+from cdcd.core.facts import Observer
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.records.avro.around import BUFFER_BYTES_MAX, Around
-from cdcd.core.records.avro.encoder import RegistryEncoder, RegistryFormat
-from cdcd.core.records.avro.form import AvroForm
-from cdcd.core.records.avro.messages import AvroHeartbeats, MessageValues
-from cdcd.core.records.avro.source_block import AvroSourceBlock, AvroTableSource
+from cdcd.core.records.avro.encoder import Encoding, RegistryFormat
+from cdcd.core.records.avro.messages import MessageValues
 from cdcd.core.records.avro.tables import AvroTable
+from cdcd.core.records.debezium_json.known_tables import KnownTables
 from cdcd.core.records.debezium_json.messages import US_PER_MS
-from cdcd.core.records.debezium_json.table_fragments import TableFragments
-from cdcd.core.records.debezium_json.transaction_metadata import TableCount, TransactionMetadata
+from cdcd.core.records.debezium_json.source_block import TransactionFacts
+from cdcd.core.records.debezium_json.table_fragments import Headers
 from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.format import Current, Format
 from cdcd.core.records.protobuf.form import PREFIX, ProtobufForm
 from cdcd.core.records.protobuf.source_block import ProtobufSourceBlock, ProtobufTableSource, times
 from cdcd.core.records.protobuf.writing import (
     LENGTH,
-    VARINT,
     number_field,
     tag,
     text_field,
@@ -38,57 +38,6 @@ from cdcd.core.records.protobuf.writing import (
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-_TRANSACTION: Final = tag(4, LENGTH)
-_ID: Final = 1
-_TOTAL: Final = tag(2, VARINT)
-_ORDER: Final = tag(3, VARINT)
-_TAGS_BYTES: Final = 2
-"""Bytes of the two numbers' tags."""
-
-
-class CountedProtobufSource(ProtobufTableSource):
-    """A `ProtobufTableSource` that counts the records of a transaction, and writes the position of each into it."""
-
-    def __init__(self, schema: str, name: str, schema_id: str | None, metadata: TransactionMetadata) -> None:
-        ProtobufTableSource.__init__(self, schema, name, schema_id)
-        self._metadata = metadata
-        self._name = f"{schema}.{name}"
-        self._is_counted = False
-        self._count = TableCount()
-        self._id = b""
-
-    def renew(self, source: AvroSourceBlock) -> None:
-        """See `AvroTableSource`."""
-        ProtobufTableSource.renew(self, source)
-        metadata = self._metadata
-        self._is_counted = bool(metadata.id)
-        if self._is_counted:
-            self._count = metadata.table(self._name)
-            # The id is JSON: a string without characters that need an escape.
-            self._id = text_field(_ID, metadata.id[1:-1].decode("ascii"))
-
-    def write(self, op: int, lsn: "i64", event_no: "i64", times: bytes, out: BytesWriter) -> None:
-        """See `AvroTableSource`."""
-        if not self._is_counted:
-            ProtobufTableSource.write(self, op, lsn, event_no, times, out)
-            return
-        self.write_source(lsn, event_no, out)
-        metadata, count = self._metadata, self._count
-        metadata.total += 1
-        count.records += 1
-        total: i64 = metadata.total
-        order: i64 = count.records
-        out.write(_TRANSACTION)
-        write_varint(len(self._id) + _TAGS_BYTES + varint_size(total) + varint_size(order), out)
-        out.write(self._id)
-        out.write(_TOTAL)
-        write_varint(total, out)
-        out.write(_ORDER)
-        write_varint(order, out)
-        out.write(self._closings[op])
-        out.write(times)
-
 
 _BEFORE: Final = tag(1, LENGTH)
 _AFTER: Final = tag(2, LENGTH)
@@ -155,59 +104,60 @@ _FIELD: Final = 1
 """Number of the only field of a heartbeat's key, and of its value."""
 
 
-class ProtobufMessageValues(MessageValues):
+class ProtobufMessages(MessageValues):
     """Makes the values of logical messages in Protobuf."""
 
-    def __init__(self) -> None:
-        MessageValues.__init__(self, ProtobufTableSource("", "", None))
+    def __init__(self, settings: EncoderSettings, head: Callable[[int], bytes]) -> None:
+        self._head = head
+        self._block = ProtobufSourceBlock(settings)
+        self._source = ProtobufTableSource("", "", None)
 
-    def value(self, head: bytes, message: LogicalMessage, data: bytes, serial: int, now_us: int) -> bytes:
+    def value(
+        self,
+        schema_id: int,
+        message: LogicalMessage,
+        data: bytes,
+        facts: TransactionFacts,
+        serial: int,
+        now_us: int,
+    ) -> tuple[bytes, Headers | None]:
         """See `MessageValues`."""
+        self._source.renew(self._block, facts)
         content = text_field(PREFIX, message.prefix) + _CONTENT
         out = BytesWriter()
-        out.write(head)
+        out.write(self._head(schema_id))
         out.write(_MESSAGE_OP)
         out.write(number_field(_MESSAGE_TS_MS, now_us // 1000))
-        self.source.write_source(message.lsn, serial, out)
+        self._source.write_source(message.lsn, serial, out)
         out.write(_MESSAGE)
         size: i64 = len(data)
         write_varint(len(content) + varint_size(size) + size, out)
         out.write(content)
         write_bytes(data, out)
-        return out.getvalue()
+        return out.getvalue(), None
 
 
-class ProtobufHeartbeats(AvroHeartbeats):
-    """Makes heartbeats without the head that has the schema's id, and has their schemas."""
-
-    def __init__(self, settings: EncoderSettings, form: AvroForm) -> None:
-        AvroHeartbeats.__init__(self, settings, form)
-        self.key = text_field(_FIELD, settings.prefix)
-
-    def value(self, now_us: int) -> bytes:
-        """See `AvroHeartbeats`."""
-        return number_field(_FIELD, now_us // US_PER_MS)
+def _heartbeat_key(prefix: str) -> bytes:
+    return text_field(_FIELD, prefix)
 
 
-def _table_source(fragments: TableFragments, metadata: TransactionMetadata | None) -> AvroTableSource:
-    relation, schema_id = fragments.relation, fragments.schema_id
-    if metadata is None:
-        return ProtobufTableSource(relation.schema, relation.name, schema_id)
-    return CountedProtobufSource(relation.schema, relation.name, schema_id, metadata)
+def _heartbeat_value(now_us: int) -> bytes:
+    return number_field(_FIELD, now_us // US_PER_MS)
 
 
-PROTOBUF_FORMAT: Final = RegistryFormat(
+PROTOBUF_ENCODING: Final = Encoding(
     ProtobufForm,
     ProtobufSourceBlock,
-    _table_source,
+    ProtobufTableSource,
     ProtobufEnvelope,
-    ProtobufMessageValues,
-    ProtobufHeartbeats,
+    ProtobufMessages,
+    _heartbeat_key,
+    _heartbeat_value,
 )
 
 
-def protobuf_encoder(
-    settings: EncoderSettings, binary: bool = False, observe: Observer = unheard
-) -> RegistryEncoder:
-    """An encoder of records in Protobuf."""
-    return RegistryEncoder(settings, binary, observe, PROTOBUF_FORMAT)
+def protobuf_format(
+    settings: EncoderSettings, tables: KnownTables, current: Current, observe: Observer
+) -> Format:
+    """Return the format of Debezium's envelopes, or of flattened rows, in Protobuf."""
+    return RegistryFormat(settings, tables, current, observe, PROTOBUF_ENCODING)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.core.records.avro.converters import AnyValue, AvroConverter, converter_of
-from cdcd.core.records.avro.form import AvroForm, Numbers, head, subject_of
+from cdcd.core.records.avro.converters import AnyValue, AvroConverter, Form, Numbers, converter_of
+from cdcd.core.records.avro.form import head, subject_of
 from cdcd.core.records.avro.writing import UnfitError
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.converter import Converter
@@ -45,87 +45,85 @@ PREFIX: Final = 1
 """Number of the field with a logical message's prefix, in its key and in its value."""
 
 
-class ProtobufForm(AvroForm):
+class ProtobufForm(Form):
     """Writes schemas, fields and records in Protobuf."""
 
     def __init__(self) -> None:
-        AvroForm.__init__(self)
-        self.name = "Protobuf"
-        self.format = PROTOBUF
+        Form.__init__(self, "Protobuf", PROTOBUF)
 
     def put_number(self, number: "i64", out: BytesWriter) -> None:
-        """See `Primitives`."""
+        """See `Form`."""
         write_varint(number, out)
 
     def put_text(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-        """See `Primitives`."""
+        """See `Form`."""
         write_text(data, at, end, out)
 
     def put_bytes(self, data: bytes, out: BytesWriter) -> None:
-        """See `Primitives`."""
+        """See `Form`."""
         write_bytes(data, out)
 
     def encoded(self, schema: Schema, json_text: bytes) -> bytes:
-        """See `Primitives`."""
+        """See `Form`."""
         return encoded(schema, json_text)
 
     def head(self, schema_id: int) -> bytes:
-        """See `AvroForm`. After the id comes the index of the record's message in the .proto file."""
+        """See `Form`. After the id comes the index of the record's message in the .proto file."""
         return head(schema_id) + _FIRST_MESSAGE
 
     def use(self, settings: EncoderSettings, topic: str, schema: Schema, part: str) -> SchemaUse:
-        """See `AvroForm`."""
+        """See `Form`."""
         subject = subject_of(settings, topic, adjusted_full_name(schema["name"]), part)
         return SchemaUse(subject, schema_text(schema), _KIND)
 
     def of_key(self, schema: Schema, numbers: Numbers) -> Schema:
-        """See `AvroForm`."""
+        """See `Form`."""
         return with_numbers(schema, numbers)
 
     def of_value(self, schema: Schema, numbers: Numbers) -> Schema:
-        """See `AvroForm`."""
+        """See `Form`."""
         rows = [with_numbers(field, numbers) for field in schema["fields"][:_ROWS]]
         return {**schema, "fields": [*rows, *schema["fields"][_ROWS:]]}
 
     def converter(self, json: Converter, schema: Schema) -> AvroConverter:
-        """See `AvroForm`. Connect's logical types are messages in Protobuf."""
+        """See `Form`. Connect's logical types are messages in Protobuf."""
         if schema.get("name") in LOGICAL:
             return AnyValue(json, schema, self)
         return converter_of(json, schema, self)
 
     def opening(self, schema: Schema) -> bytes | None:
-        """See `AvroForm`."""
+        """See `Form`."""
         return tag(schema[NUMBER], wire_of(schema))
 
     def null(self, schema: Schema) -> bytes | None:
-        """See `AvroForm`. A field that is missing is null."""
+        """See `Form`. A field that is missing is null."""
         return b""
 
     def zero(self, schema: Schema) -> bytes:
-        """See `AvroForm`. Every column can be null."""
+        """See `Form`. Every column can be null."""
         return b""
 
     def placeholder(self, schema: Schema, json_text: bytes) -> bytes | None:
-        """See `AvroForm`."""
+        """See `Form`."""
         try:
             return self.field(schema, json_text)
         except UnfitError:
             return b""
 
     def field(self, schema: Schema, json_text: bytes) -> bytes:
-        """See `AvroForm`. A field that is null is left out."""
+        """See `Form`. A field that is null is left out."""
         return (
             b"" if json_text == _NULL else tag(schema[NUMBER], wire_of(schema)) + encoded(schema, json_text)
         )
 
     def root(self, schema: Schema) -> bytes:
-        """See `AvroForm`."""
+        """See `Form`."""
         return b""
 
     def record(self, schema: Schema, json_text: bytes) -> bytes:
-        """See `AvroForm`."""
+        """See `Form`."""
         return message(schema, json_text)
 
     def message_key(self, prefix: str) -> bytes:
-        """See `AvroForm`."""
+        """See `Form`."""
         return text_field(PREFIX, prefix)

@@ -14,7 +14,7 @@ from cdcd.core.engine.topics import Topics
 from cdcd.core.errors import ConfigError
 from cdcd.core.facts import RelationChanged
 from cdcd.core.protocol.messages import Column, Insert, Relation
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.transactions.steps import Changes
 from tests.unit.core.engine.beside import reading
@@ -29,7 +29,7 @@ class Session:
     def __init__(self, field_rules: tuple[FieldRule, ...] = ()) -> None:
         self.facts = Facts()
         self.topics = Topics()
-        self.encoder = DebeziumJsonEncoder(
+        self.encoder = record_stream(
             EncoderSettings(
                 version="1", prefix="p", database="d", schemas_topic=None, field_rules=field_rules
             )

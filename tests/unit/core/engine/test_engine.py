@@ -65,7 +65,7 @@ from cdcd.core.protocol.messages import (
     Relation,
     Update,
 )
-from cdcd.core.records.available import format_of
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, owner_headers
 from cdcd.core.records.flattening import DELETE_TO_TOMBSTONE, REWRITE, TOMBSTONE, Flattening
 from cdcd.core.records.shaping.outbox import shaped
@@ -132,9 +132,8 @@ class Daemon:
         self.now = 0.0
         self.facts = Facts()
         self.ledger = Ledger(start.position.end_lsn)
-        records = format_of(encoding)
         encoder = shaped(
-            records(encoding, False, self.facts),
+            record_stream(encoding, False, self.facts),
             outbox,
             encoding,
             self.facts,
@@ -162,7 +161,7 @@ class Daemon:
             assembler=self.assembler,
             ledger=self.ledger,
             encoder=encoder,
-            rows=routed(records(encoding, False, self.facts), routes, encoding, self.facts),
+            rows=routed(record_stream(encoding, False, self.facts), routes, encoding, self.facts),
             published=self.published,
             observe=self.facts,
             now=self.now,

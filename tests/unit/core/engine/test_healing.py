@@ -15,7 +15,7 @@ from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.topics import Topics
 from cdcd.core.facts import Fact, GapHealed, TableHealed, TableNotHealed
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.gaps import Gap
 from cdcd.core.snapshot.progress import Progress
@@ -35,7 +35,7 @@ class World:
         self.tables = {oid: SourceTable(relation(oid, f"t{oid}"), "", ()) for oid in oids}
         progress = Progress(healing=Oids(oids), gap=50, waiting=Oids(oids), outdated=Oids(oids), event_no=10)
         self.tasks = SnapshotTasks(progress, names={}, observe=self.facts.append, changed=lambda: None)
-        encoder = SnapshotEncoder(EncoderSettings("1", "p", "d", tombstones=tombstones))
+        encoder = record_stream(EncoderSettings("1", "p", "d", tombstones=tombstones))
         self.rendering = SnapshotRows(encoder, self.queue, Topics(), gap=Gap("p.schemas", 50))
         for table in self.tables.values():
             self.rendering.define(table.relation, KEYED, {})

@@ -18,8 +18,7 @@ from cdcd.core.errors import SinkError
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Binary, Column, Delete, Insert, Relation, TupleData, Update
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import Encoder, EncoderSettings
 from cdcd.core.snapshot.reading import Rows
 from tests.unit.core.engine.test_queue import make
@@ -42,7 +41,7 @@ def least(values: TupleData, *types: int, in_stream: bool = False) -> int:
 
 
 def encoder(described: Relation | None) -> Encoder:
-    made = DebeziumJsonEncoder(EncoderSettings("1", "shop", "db"))
+    made = record_stream(EncoderSettings("1", "shop", "db"))
     if described is not None:
         made.define(described, TableDescription(), {})
     return made
@@ -113,7 +112,7 @@ def test_a_row_that_a_change_has_overtaken_is_not_refused():
     settings = EncoderSettings("1", "p", "d")
     large = LOOKED_AT_BYTES + 1
     rows = Rows([b"1\t" + b"a" * large + b"\n"], large + 3)
-    found = SnapshotRows(SnapshotEncoder(settings), make(), Topics(), record_bytes_max=1000)
+    found = SnapshotRows(record_stream(settings), make(), Topics(), record_bytes_max=1000)
     described = Relation(None, 1, "public", "t", "d", (Column(1, "id", 23, -1), Column(0, "c", TEXT, -1)))
     found.define(described, TableDescription(("id",)), {})
     found.put(1, rows, event_no=0, dropped={b'{"id":1}'}, progress=lambda _: None)

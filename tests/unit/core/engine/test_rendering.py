@@ -7,7 +7,7 @@ from cdcd.core.catalog.routing import RoutedTopics
 from cdcd.core.catalog.table_rules import KeyRule
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.topics import Topics
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings
 from tests.unit.core.engine.tables import relation
 from tests.unit.core.engine.test_queue import make
@@ -18,7 +18,7 @@ KEYED = TableDescription(primary_key=("id",))
 
 def rows(*columns: str) -> SnapshotRows:
     settings = EncoderSettings("1", "p", "d", key_rules=(KeyRule("public.t", columns),) if columns else ())
-    return SnapshotRows(SnapshotEncoder(settings), make(), Topics(), settings.chosen_keys)
+    return SnapshotRows(record_stream(settings), make(), Topics(), settings.chosen_keys)
 
 
 def test_rows_are_found_by_a_key_that_tells_them_apart_only():
@@ -40,7 +40,7 @@ def test_a_table_is_ready_when_all_topics_of_its_rows_are():
     routes = (RoutedTopics("public.t", ("{prefix}.{schema}.{table}-eu",)),)
     settings = EncoderSettings("1", "p", "d", routes=routes)
     topics = Topics()
-    found = SnapshotRows(SnapshotEncoder(settings), make(), topics)
+    found = SnapshotRows(record_stream(settings), make(), topics)
     assert found.define(replace(FULL, columns=()), TableDescription(), {}) == "p.public.t"
     assert not found.topic_is_ready("p.public.t")
     wanted = topics.wanted()

@@ -25,7 +25,7 @@ from cdcd.core.protocol.messages import (
 )
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.available import format_of
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.cloud_events import CloudEvents
 from cdcd.core.records.encoder import MESSAGES, Encoder, EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.flattening import Flattening
@@ -87,7 +87,7 @@ FORMATS = (
 
 def encoders_of(chosen: InFormat, flattening: Flattening, binary: bool = False) -> list[Encoder]:
     plain = replace(chosen.settings, key_format="json", value_format="json")
-    return [format_of(each)(each, binary, lambda _: None) for each in (plain, chosen.settings)]
+    return [record_stream(each, binary, lambda _: None) for each in (plain, chosen.settings)]
 
 
 def both(golden: Golden, chosen: InFormat, flattening: Flattening) -> list[tuple[Record, Record]]:
@@ -206,7 +206,7 @@ def test_rows_of_a_snapshot_are_flattened_in_every_format(name: str):
     position = SnapshotPosition(40, 50, "first", "last", "true", 6)
     made, encoded = [], []
     for settings in (plain, chosen.settings):
-        encoder = format_of(settings)(settings, False, lambda _: None)
+        encoder = record_stream(settings, False, lambda _: None)
         encoder.define(ORDERS, TableDescription(("Order no", "line")), {})
         chosen.schemas.register(encoder, ORDERS.oid)
         out: list[Record] = []
@@ -255,7 +255,7 @@ def test_an_added_field_with_the_name_of_a_column_is_left_out_in_every_format(na
     columns = (Column(1, "__op", 25, -1), Column(0, "__deleted", 16, -1), Column(0, "v", 25, -1))
     relation = Relation(None, 5, "public", "t", "d", columns)
     chosen = InFormat(name, Flattening("rewrite", added("op,table")))
-    encoder = format_of(chosen.settings)(chosen.settings, False, facts.append)
+    encoder = record_stream(chosen.settings, False, facts.append)
     encoder.define(relation, TableDescription(("__op",)), {})
     chosen.schemas.register(encoder, 5)
     (made,) = changes(encoder, Insert(None, 5, row("mine", "t", "x")))
@@ -271,7 +271,7 @@ def test_a_logical_message_is_not_flattened_in_any_format(name: str):
     records = []
     chosen = InFormat(name, EVERYTHING)
     for settings in (chosen.settings, replace(chosen.settings, flattening=None)):
-        encoder = format_of(settings)(settings, False, lambda _: None)
+        encoder = record_stream(settings, False, lambda _: None)
         chosen.schemas.register(encoder, MESSAGES)
         encoder.begin(7, 900, 0, 800)
         out: list[Record] = []
@@ -290,7 +290,7 @@ def test_the_data_of_an_event_have_the_schema_of_the_flattened_row():
         flattening=flattening,
         events=CloudEvents("structured", "json_schema"),
     )
-    encoder = format_of(settings)(settings, False, lambda _: None)
+    encoder = record_stream(settings, False, lambda _: None)
     encoder.define(FULL, TableDescription(("id",)), {})
     (made,) = changes(encoder, Insert(None, 9, row(1, "a")))
     data = read_event(made).get_data()

@@ -12,40 +12,36 @@ from cdcd.core.protocol.frames import XLOG_HEADER, XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Delete, Insert, LogicalMessage, Relation, Truncate, Update
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.available import FORMATS, format_of
+from cdcd.core.records.available import FORMATS, record_stream
+from cdcd.core.records.debezium_json.known_tables import KnownTables
 from cdcd.core.records.debezium_json.source_block import (
     CREATED,
     DELETED,
     READ,
     TRUNCATED,
     UPDATED,
-    SourceBlock,
+    TransactionFacts,
 )
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
-from cdcd.core.records.encoder import Encoded, Encoder, EncoderSettings, Record, SnapshotPosition
+from cdcd.core.records.encoder import Encoder, EncoderSettings, Record, SnapshotPosition
+from cdcd.core.records.format import CopiedRows, Current, Format, Schemas
 from cdcd.core.records.shaping.filtering import filtered
 from cdcd.core.records.shaping.settings import TableFilter
-from cdcd.core.records.stream import RecordStream
 
 # The module of the format.
 
 
-class LineEncoder(RecordStream):
+class LineFormat(Format):
     """A value is the op, the number of the event, and the texts of the row, separated by `|`."""
 
-    def __init__(self, settings: EncoderSettings, binary: bool, observe: Any) -> None:
-        RecordStream.__init__(self, settings, binary, observe, SourceBlock(settings), SourceBlock(settings))
+    def __init__(
+        self, settings: EncoderSettings, tables: KnownTables, current: Current, observe: Any
+    ) -> None:
+        Format.__init__(self, None, Schemas())
+        self._current = current
+        self._topic = tables.names.message or ""
 
-    def _set_now(self, now_us: int) -> None:
-        self._now_us = now_us
-
-    def _table(self, oid: int, out: list[Record]) -> TableFragments:
-        table = self.tables.fragments[oid]
-        if table.is_new:
-            self.tables.introduce(table, out)
-        return table
-
-    def _row(self, table: TableFragments, *head: Any) -> int:
+    def row(self, table: TableFragments, *head: Any) -> int:
         *_, width, frame, _, out = head
         if width != table.width:
             raise ValueError("the row has another number of columns than the relation")
@@ -57,43 +53,34 @@ class LineEncoder(RecordStream):
         return self._put(table, op, message.new, out)
 
     def _put(self, table: TableFragments, op: int, row: Any, out: list[Record]) -> int:
-        if self._skips[op]:
+        if self._current.skips[op]:
             return 0
         texts = [value if isinstance(value, bytes) else b"" for value in row]
         key = b"|".join([texts[index] for index in table.key_columns if texts]) or None
-        value = b"|".join([b"rcudt"[op : op + 1], b"%d" % self._serial, *texts])
+        value = b"|".join([b"rcudt"[op : op + 1], b"%d" % self._current.serial, *texts])
         table.tally.counts[op] += 1
         out.append((table.topic, key, value, None))
         return len(value) + len(key or b"")
 
-    def _put_truncate(self, table: TableFragments, out: list[Record]) -> int:
+    def truncate(self, table: TableFragments, out: list[Record]) -> int:
         return self._put(table, TRUNCATED, (), out)
 
-    def _message(
+    def message(
         self,
         message: LogicalMessage,
         content: memoryview,
-        source: SourceBlock,
+        facts: TransactionFacts,
         serial: int,
         out: list[Record],
     ) -> int:
-        out.append((self._message_topic, message.prefix.encode(), bytes(content), None))
+        out.append((self._topic, message.prefix.encode(), bytes(content), None))
         return len(message.prefix) + len(content)
 
-    def _rows(
-        self,
-        oid: int,
-        lines: list[bytes],
-        position: SnapshotPosition,
-        now_us: int,
-        out: list[Record],
-        dropped: set[bytes],
-    ) -> Encoded:
-        table = self._table(oid, out)
-        size = 0
-        for self._serial, line in enumerate(lines, position.event_no + 1):
-            size += self._put(table, READ, split_row(line), out)
-        return Encoded(len(lines), size, None)
+    def lines(self, table: TableFragments, lines: list[bytes], first: int, rows: CopiedRows) -> None:
+        for line in lines:
+            rows.count += 1
+            self._current.serial = rows.position.event_no + rows.count
+            rows.size += self._put(table, READ, split_row(line), rows.out)
 
 
 # The row of the table of formats.
@@ -101,7 +88,7 @@ class LineEncoder(RecordStream):
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> EncoderSettings:
-    monkeypatch.setitem(FORMATS, "lines", LineEncoder)
+    monkeypatch.setitem(FORMATS, "lines", LineFormat)
     return EncoderSettings("1", "shop", "db", value_format="lines", skipped=("d",))
 
 
@@ -117,7 +104,7 @@ def encode(encoder: Encoder, *messages: Any) -> list[Record]:
 
 
 def test_a_new_format_has_what_the_stream_has(lines: EncoderSettings):
-    encoder = format_of(lines)(lines, False, lambda _: None)
+    encoder = record_stream(lines)
     encoder.define(ORDERS, TableDescription(("id",)), {})
     made = encode(
         encoder,
@@ -141,7 +128,7 @@ def test_a_new_format_has_what_the_stream_has(lines: EncoderSettings):
 
 def test_a_new_format_has_the_shapes(lines: EncoderSettings):
     keep = TableFilter("public.orders", "row.state != 'draft'", parse_expression("row.state != 'draft'"))
-    encoder = filtered(format_of(lines)(lines, False, lambda _: None), (keep,), lines, lambda _: None)
+    encoder = filtered(record_stream(lines), (keep,), lines, lambda _: None)
     encoder.define(ORDERS, TableDescription(("id",)), {})
     made = encode(
         encoder,

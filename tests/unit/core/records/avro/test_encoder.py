@@ -24,8 +24,7 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.avro.encoder import RegistryEncoder
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import Record, SnapshotPosition
 from tests.unit.core.records.avro.reading import MESSAGE_CONTENTS, Schemas, as_avro_would
 from tests.unit.core.records.debezium_json.test_encoder import (
@@ -58,7 +57,7 @@ class Harness:
         **settings: Any,
     ) -> None:
         self.schemas = Schemas()
-        self.encoder = RegistryEncoder(self.schemas.settings(**settings), False, observe)
+        self.encoder = record_stream(self.schemas.settings(**settings), False, observe)
         self.define(described)
         if registered:
             self.schemas.register(self.encoder, OID)
@@ -204,7 +203,7 @@ def test_both_halves_of_a_changed_key_name_what_has_no_form_before_or_after():
 def test_a_row_of_a_snapshot_has_null_for_an_array_with_two_dimensions():
     schemas = Schemas()
     facts: list[Fact] = []
-    encoder = RegistryEncoder(schemas.settings(), False, facts.append)
+    encoder = record_stream(schemas.settings(), False, facts.append)
     encoder.define(WITH_GRID, TableDescription(), {})
     schemas.register(encoder, OID)
     out: list[Record] = []
@@ -282,7 +281,7 @@ def test_the_ids_stand_in_the_schemas_topic_before_the_first_record_and_are_take
     again = Schemas()
     for each in (described, key, value):
         again.ids.take(each[2] or b"")
-    encoder = RegistryEncoder(again.settings(schemas_topic="schemas"))
+    encoder = record_stream(again.settings(schemas_topic="schemas"))
     encoder.define(ID_AND_NAME, TableDescription(), {})
     assert encoder.unregistered(OID) == ()
     assert len(harness.records(Insert(None, OID, row("2", "a")))) == 1
@@ -380,8 +379,8 @@ LINES = [
 def test_rows_of_copy_have_the_values_that_json_has():
     described = relation(*[column(f"c{at}", oid, key=at == 0) for at, oid in enumerate(ROW_TYPES)])
     schemas = Schemas()
-    avro = RegistryEncoder(schemas.settings())
-    plain = SnapshotEncoder(schemas.settings(key_format="json", value_format="json"))
+    avro = record_stream(schemas.settings())
+    plain = record_stream(schemas.settings(key_format="json", value_format="json"))
     out: dict[str, list[Record]] = {"avro": [], "json": []}
     position = SnapshotPosition(lsn=5, commit_lsn=9, first="first", last="last", others="true", event_no=3)
     lines = [line.encode() for line in LINES]
@@ -400,7 +399,7 @@ def test_rows_of_copy_have_the_values_that_json_has():
 
 def test_a_malformed_row_of_copy_is_explained_without_its_value():
     harness = Schemas()
-    encoder = RegistryEncoder(harness.settings())
+    encoder = record_stream(harness.settings())
     encoder.define(ID_AND_NAME, TableDescription(), {})
     harness.register(encoder, OID)
     position = SnapshotPosition(lsn=5, commit_lsn=9, first="true", last="true", others="true")

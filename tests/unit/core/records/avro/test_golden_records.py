@@ -9,8 +9,7 @@ from cdcd.core.errors import ProtocolError, SourceError
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import Begin, Delete, Insert, LogicalMessage, Relation, Truncate, Update
 from cdcd.core.protocol.reader import read_message
-from cdcd.core.records.avro.encoder import RegistryEncoder
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import Encoder, Record
 from tests.golden.streams import Golden, captured
 from tests.unit.core.records.avro.reading import Schemas, as_avro_would, without
@@ -24,9 +23,9 @@ def both(golden: Golden, schemas: Schemas, skipped: tuple[str, ...] = ()) -> lis
     frames = [frame for frame in golden.frames() if frame[0] == ord("w")]
     messages = [(frame, read_message(frame, XLOG_HEADER)) for frame in frames]
     types = types_of([message for _, message in messages if isinstance(message, Relation)])
-    avro = RegistryEncoder(schemas.settings(skipped=skipped))
+    avro = record_stream(schemas.settings(skipped=skipped))
     encoders: list[Encoder] = [
-        DebeziumJsonEncoder(schemas.settings(key_format="json", value_format="json", skipped=skipped)),
+        record_stream(schemas.settings(key_format="json", value_format="json", skipped=skipped)),
         avro,
     ]
     schemas.register(avro, 0)

@@ -5,16 +5,17 @@ import json
 import pytest
 
 from cdcd.core.errors import TransientError
-from cdcd.core.records.avro.encoder import RegistryEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import HEARTBEATS, Record
+from cdcd.core.records.stream import RecordStream
 from tests.unit.core.records.avro.reading import Schemas
 
 TOPIC = "__debezium-heartbeat.shop"
 NOW_US = 1_700_000_000_123_456
 
 
-def encoder_of(schemas: Schemas, **settings: str) -> RegistryEncoder:
-    return RegistryEncoder(schemas.settings(heartbeat_topic=TOPIC, schemas_topic="schemas", **settings))
+def encoder_of(schemas: Schemas, **settings: str) -> RecordStream:
+    return record_stream(schemas.settings(heartbeat_topic=TOPIC, schemas_topic="schemas", **settings))
 
 
 def test_key_and_value_are_debeziums_and_the_schemas_topic_names_their_ids_once():

@@ -9,10 +9,8 @@ from cdcd.core.errors import TransientError
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Delete, LogicalMessage, Message, Truncate, Update
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.avro.encoder import RegistryEncoder
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import MESSAGES, TRANSACTIONS, Record
-from cdcd.core.records.protobuf.encoder import protobuf_encoder
 from cdcd.core.records.stream import RecordStream
 from tests.unit.core.records.avro import reading as avro
 from tests.unit.core.records.debezium_json.test_transaction_metadata import (
@@ -28,7 +26,7 @@ from tests.unit.core.records.protobuf import reading as protobuf
 from tests.unit.core.records.protobuf.test_encoder import described
 
 Schemas = avro.Schemas | protobuf.Schemas
-FORMATS = {"avro": (avro.Schemas, RegistryEncoder), "protobuf": (protobuf.Schemas, protobuf_encoder)}
+FORMATS = {"avro": avro.Schemas, "protobuf": protobuf.Schemas}
 TRANSACTION: list[Message] = [
     insert(1),
     insert(1, OTHER.oid),
@@ -58,14 +56,11 @@ def encoded(encoder: RecordStream, messages: list[Message], restored: int = 0) -
     return out
 
 
-def pair(
-    kind: str, *, registered: bool = True, **settings: Any
-) -> tuple[Any, RegistryEncoder, DebeziumJsonEncoder]:
+def pair(kind: str, *, registered: bool = True, **settings: Any) -> tuple[Any, RecordStream, RecordStream]:
     """The schemas, an encoder of the format, and one of JSON."""
-    make, encoder_of = FORMATS[kind]
-    schemas: Any = make()
-    made = encoder_of(schemas.settings(transaction_topic=TOPIC, **settings))
-    plain = DebeziumJsonEncoder(
+    schemas: Any = FORMATS[kind]()
+    made = record_stream(schemas.settings(transaction_topic=TOPIC, **settings))
+    plain = record_stream(
         schemas.settings(
             transaction_topic=TOPIC, **{**settings, "key_format": "json", "value_format": "json"}
         )

@@ -8,8 +8,8 @@ from cdcd.core.errors import TransientError
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import UNCHANGED, Delete, Insert, LogicalMessage, Message, Truncate, Update
 from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.cloud_events import CloudEvents
-from cdcd.core.records.cloudevents.avro_encoder import AvroEventsEncoder
 from cdcd.core.records.encoder import HEARTBEATS, Record, SnapshotPosition
 from tests.unit.core.records.avro.reading import Schemas
 from tests.unit.core.records.cloudevents.reading import events_settings, extensions_of, read_event, size_of
@@ -24,7 +24,7 @@ class Harness:
 
     def __init__(self, mode: str, *, registered: bool = True, **settings: Any) -> None:
         self.schemas = Schemas()
-        self.encoder = AvroEventsEncoder(events_settings(self.schemas, CloudEvents(mode, "avro"), **settings))
+        self.encoder = record_stream(events_settings(self.schemas, CloudEvents(mode, "avro"), **settings))
         self.encoder.define(ITEM, TableDescription(), {})
         if registered:
             self.schemas.register(self.encoder, OID)

@@ -10,8 +10,8 @@ from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.cloud_events import CloudEvents
-from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
 from cdcd.core.records.encoder import EncoderSettings, Record
 from tests.debezium.capture import CHANGES
 from tests.debezium.capture_events import GOLDEN, VARIANTS
@@ -49,7 +49,7 @@ def settings_of(prefix: str) -> EncoderSettings:
 
 
 def made(prefix: str) -> list[Record]:
-    encoder = JsonEventsEncoder(settings_of(prefix))
+    encoder = record_stream(settings_of(prefix))
     encoder.define(ORDERS, TableDescription(("Order no", "line")), {})
     encoder.define(LOG, TableDescription(), {})
     records: list[Record] = []
@@ -90,7 +90,7 @@ def test_the_events_are_debeziums(prefix, table):
 )
 def test_the_time_is_written_as_debezium_does(at):
     unix_us = round(datetime.fromisoformat(at).timestamp() * 1_000_000)
-    encoder = JsonEventsEncoder(settings_of("plain"))
+    encoder = record_stream(settings_of("plain"))
     encoder.define(LOG, TableDescription(), {})
     encoder.begin(1, 1000, unix_us + 7 - POSTGRES_EPOCH_US, None)
     out: list[Record] = []

@@ -10,7 +10,7 @@ from cdcd.core.errors import ProtocolError, SourceError
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import Begin, Delete, Insert, LogicalMessage, Relation, Truncate, Update
 from cdcd.core.protocol.reader import read_message
-from cdcd.core.records.available import format_of
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.cloud_events import CloudEvents
 from cdcd.core.records.encoder import Encoder, EncoderSettings, Record
 from tests.golden.streams import Golden, captured
@@ -35,7 +35,7 @@ def both(golden: Golden, schemas: Schemas, settings: EncoderSettings) -> list[tu
     types = types_of([message for _, message in messages if isinstance(message, Relation)])
     plain = EncoderSettings("test", "golden", "db")
     encoders: list[Encoder] = [
-        format_of(each)(each, golden.mode == "v1-binary", lambda _: None) for each in (plain, settings)
+        record_stream(each, golden.mode == "v1-binary", lambda _: None) for each in (plain, settings)
     ]
     schemas.register(encoders[1], 0)
     pairs: list[tuple[Record, Record]] = []

@@ -24,11 +24,10 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.cloud_events import CloudEvents
-from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
+from cdcd.core.records.stream import RecordStream
 from cdcd.core.transactions.drafts import SpoolItem, without_first
 from tests.unit.core.records.cloudevents.reading import extensions_of, read_event, said_of_source, size_of
 from tests.unit.core.records.debezium_json.test_drafting import (
@@ -39,6 +38,7 @@ from tests.unit.core.records.debezium_json.test_drafting import (
     framed,
     row,
 )
+from tests.unit.core.records.formats import json_of
 
 OID, OTHER = 16384, 16385
 NOW_US = 1_700_000_000_123_456
@@ -66,9 +66,9 @@ class Harness:
         writes: bool = False,
         **settings: Any,
     ) -> None:
-        self.encoder = JsonEventsEncoder(settings_of(events, **settings), False, observe)
-        self.plain = DebeziumJsonEncoder(EncoderSettings("1", "shop", "db", **settings))
-        self.encoder.writes = self.plain.writes = writes
+        self.encoder = record_stream(settings_of(events, **settings), False, observe)
+        self.plain = record_stream(EncoderSettings("1", "shop", "db", **settings))
+        json_of(self.encoder).writes = json_of(self.plain).writes = writes
         for each in (self.encoder, self.plain):
             for relation in relations:
                 each.define(relation, TableDescription(), {})
@@ -90,7 +90,7 @@ class Harness:
         return [record for _, record in self.both(*messages)]
 
 
-def records_of(encoder: JsonEventsEncoder, kept: list[SpoolItem], skip: int = 0) -> list[Record]:
+def records_of(encoder: RecordStream, kept: list[SpoolItem], skip: int = 0) -> list[Record]:
     out: list[Record] = []
     encoder.begin(7, 1000, 0, 900)
     encoder.skip(skip)
@@ -174,7 +174,7 @@ def test_a_delete_is_an_event_and_a_tombstone_without_the_headers_of_one(events,
 
 def test_the_id_does_not_depend_on_what_a_restart_forgets():
     def id_of(last_commit_lsn: int | None) -> str:
-        encoder = JsonEventsEncoder(settings_of(STRUCTURED))
+        encoder = record_stream(settings_of(STRUCTURED))
         encoder.define(ITEM, TableDescription(), {})
         encoder.begin(7, 1000, 0, last_commit_lsn)
         encoder.skip(2)
@@ -236,7 +236,7 @@ def test_logical_messages_are_events_with_a_type_of_their_own(events):
 @pytest.mark.parametrize("tombstones", [True, False])
 def test_drafts_are_the_events_that_their_frames_are(events, tombstones):
     frames = every_change()
-    encoders = [JsonEventsEncoder(settings_of(events, tombstones=tombstones)) for _ in range(2)]
+    encoders = [record_stream(settings_of(events, tombstones=tombstones)) for _ in range(2)]
     for encoder in encoders:
         for relation in RELATIONS:
             encoder.define(relation, DESCRIPTIONS.get(relation.oid, TableDescription()), {})
@@ -253,8 +253,8 @@ def test_drafts_are_the_events_that_their_frames_are(events, tombstones):
 def test_events_that_are_delivered_already_and_skipped_operations_count():
     frames = framed(*[Insert(7, RELATIONS[0].oid, row(str(number), "a", "x")) for number in range(5)])
 
-    def made(**settings: Any) -> JsonEventsEncoder:
-        encoder = JsonEventsEncoder(settings_of(STRUCTURED, **settings))
+    def made(**settings: Any) -> RecordStream:
+        encoder = record_stream(settings_of(STRUCTURED, **settings))
         encoder.define(RELATIONS[0], TableDescription(), {})
         return encoder
 
@@ -270,7 +270,7 @@ def test_events_that_are_delivered_already_and_skipped_operations_count():
 
 
 def test_a_draft_of_another_description_has_its_transaction_sent_again():
-    encoder = JsonEventsEncoder(settings_of(STRUCTURED))
+    encoder = record_stream(settings_of(STRUCTURED))
     whole = RELATIONS[1]
     encoder.define(whole, TableDescription(("id",)), {})
     kept = drafted(encoder, framed(Insert(7, whole.oid, row("1", "a", "x"))))
@@ -287,8 +287,8 @@ def test_rows_of_a_snapshot_are_events(events):
         ({"column_rules": rules}, [None, None]),
     ]
     for more, notes in cases:
-        plain = SnapshotEncoder(EncoderSettings("1", "shop", "db", **more))
-        encoder = JsonEventsEncoder(settings_of(events, **more))
+        plain = record_stream(EncoderSettings("1", "shop", "db", **more))
+        encoder = record_stream(settings_of(events, **more))
         made: list[list[Record]] = []
         for each in (plain, encoder):
             each.define(ITEM, TableDescription(), {})
@@ -379,7 +379,7 @@ def test_records_count_in_their_transaction_and_begin_and_end_are_events(events)
     }
     assert [extensions_of(event) for event in found] == [{"txid": "7:1000"}] * 2
     # A row that is read from a table is in no transaction.
-    rows = JsonEventsEncoder(settings_of(events, transaction_topic="shop.transaction"))
+    rows = record_stream(settings_of(events, transaction_topic="shop.transaction"))
     rows.define(ITEM, TableDescription(), {})
     out: list[Record] = []
     rows.encode_rows(OID, [b"1\ta\n"], SnapshotPosition(40, 50, "first", "last", "true"), NOW_US, out, set())
@@ -428,7 +428,7 @@ def test_data_with_a_schema_are_the_payload_beside_it():
 
 @pytest.mark.parametrize("events", BOTH)
 def test_a_heartbeat_is_no_event(events: CloudEvents):
-    encoder = JsonEventsEncoder(settings_of(events, heartbeat_topic="beats"))
+    encoder = record_stream(settings_of(events, heartbeat_topic="beats"))
     out: list[Record] = []
     size = encoder.encode_heartbeat(17, NOW_US, out)
     ((topic, key, value, headers),) = out

@@ -15,8 +15,9 @@ from cdcd.core.protocol.frames import XLOG_HEADER, XLogData, write_frame
 from cdcd.core.protocol.messages import UNCHANGED, Binary, Column, Delete, Insert, Relation, Update
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.records.stream import RecordStream
 
 OID = 16384
 COLUMNS = (
@@ -36,8 +37,8 @@ def frame_of(message: Insert | Update | Delete) -> bytes:
     return write_frame(XLogData(100, 100, 0, write_message(message)))
 
 
-def encoder() -> DebeziumJsonEncoder:
-    made = DebeziumJsonEncoder(EncoderSettings("test", "p", "d"))
+def encoder() -> RecordStream:
+    made = record_stream(EncoderSettings("test", "p", "d"))
     made.define(RELATION, TableDescription(("id",)), {})
     made.begin(5, 1000, 0, None)
     return made
@@ -181,7 +182,7 @@ def test_another_number_of_columns_than_in_the_relation_is_refused():
 
 
 def test_a_binary_value_of_a_type_without_reader_is_refused():
-    made = DebeziumJsonEncoder(EncoderSettings("test", "p", "d"))
+    made = record_stream(EncoderSettings("test", "p", "d"))
     made.define(replace(RELATION, columns=(Column(1, "v", 2205, -1),)), TableDescription(), {})
     made.begin(5, 1000, 0, None)
     with pytest.raises(WithoutBinaryError, match=r"column 'v' of type 2205.* without a binary reader"):
@@ -189,7 +190,7 @@ def test_a_binary_value_of_a_type_without_reader_is_refused():
 
 
 def test_an_attribute_that_was_added_to_a_composite_ends_the_binary_form_too():
-    made = DebeziumJsonEncoder(EncoderSettings("test", "p", "d"), binary=True)
+    made = record_stream(EncoderSettings("test", "p", "d"), binary=True)
     types = {70_000: TypeDescription(70_000, "public", "address", "c", "C", 0, 0, -1, ",", (25,))}
     made.define(replace(RELATION, columns=(Column(1, "v", 70_000, -1),)), TableDescription(), types)
     made.begin(5, 1000, 0, None)

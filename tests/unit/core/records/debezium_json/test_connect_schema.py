@@ -13,6 +13,7 @@ from cdcd.core.catalog.types import BUILT_IN, EXTENSIONS
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Delete, Insert, Relation, Update
 from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.debezium_json.connect_schema import (
     CLOSING,
     SCHEMAS,
@@ -21,8 +22,8 @@ from cdcd.core.records.debezium_json.connect_schema import (
     opening,
 )
 from cdcd.core.records.debezium_json.converters import CONVERTERS, converter_of
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
+from cdcd.core.records.stream import RecordStream
 from tests.golden.streams import Golden, captured
 from tests.unit.core.records.debezium_json.test_golden_records import SETTINGS, encoded
 
@@ -110,8 +111,8 @@ ROW = (b"1", b"a", b"2024-01-31 12:34:56")
 POSITION = SnapshotPosition(1, 2, "first", "last", "true")
 
 
-def encoder(settings: EncoderSettings) -> SnapshotEncoder:
-    made = SnapshotEncoder(settings)
+def encoder(settings: EncoderSettings) -> RecordStream:
+    made = record_stream(settings)
     made.define(RELATION, TableDescription(("id", 'na"me')), {})
     return made
 

@@ -21,7 +21,7 @@ from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Begin, Column, Commit, Insert, Relation
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.ledger import Ledger
@@ -64,7 +64,7 @@ def transactions(number: int, rows: int) -> list[bytes]:
 
 def work(frames: list[bytes], directory: Path) -> list[Record]:
     """From frames to records, as the pipeline does it."""
-    encoder = DebeziumJsonEncoder(EncoderSettings("1", "shop", "shop"))
+    encoder = record_stream(EncoderSettings("1", "shop", "shop"))
     columns = tuple(Column(int(name == "id"), name, oid, -1) for name, oid, _ in COLUMNS)
     encoder.define(Relation(None, 1, "public", "item", "d", columns), TableDescription(("id",)), {})
     assembler = Assembler(Ledger(), Spool(str(directory), 1_000_000), Position(), encoder.draft_all)

@@ -12,9 +12,9 @@ from cdcd.core.catalog.wiretext import to_bytes, wire
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Delete, Insert, LogicalMessage, Relation, Truncate, Update
 from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.debezium_json.connect_schema import schema_of
 from cdcd.core.records.debezium_json.converters import converter_of
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.encoder import EncoderSettings, Record
 from cdcd.core.records.schema_names import adjusted
 from cdcd.core.records.unwritable import UnwritableError
@@ -157,7 +157,7 @@ def test_every_type_has_debeziums_value_and_schema_unless_the_list_says_why_not(
 def test_a_logical_message_has_debeziums_content_and_schema(prefix):
     captured = CAPTURED[prefix][f"{prefix}.message"]
     settings = EncoderSettings("1", prefix, "d", value_format="json_schema", modes=MODES[prefix])
-    encoder = DebeziumJsonEncoder(settings)
+    encoder = record_stream(settings)
     encoder.begin(1, 2, 3, None)
     assert len(captured["records"]) == 2
     for record, content in zip(captured["records"], (b"content", b"side"), strict=True):
@@ -190,7 +190,7 @@ def test_names_of_schemas_are_adjusted_as_debezium_does(prefix):
 @pytest.mark.parametrize("prefix", ["nanoseconds", "a-1_x", "2-b_c", "skip-c"])
 def test_skipped_operations_leave_out_the_records_that_debezium_leaves_out(prefix):
     skipped = VARIANTS[prefix].get("skipped.operations", "none").split(",")
-    encoder = DebeziumJsonEncoder(
+    encoder = record_stream(
         EncoderSettings("1", prefix, "d", truncate="t" not in skipped, skipped=tuple(skipped))
     )
     encoder.define(ORDERS, TableDescription(("Order no", "line")), {})

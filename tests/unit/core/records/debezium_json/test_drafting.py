@@ -23,8 +23,9 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.records.stream import RecordStream
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.drafts import SpoolItem, events, without_first
 from cdcd.core.transactions.ledger import Ledger
@@ -33,6 +34,7 @@ from cdcd.core.transactions.spool import Spool
 from cdcd.core.transactions.steps import Changes, Described, Opened, OriginChanged, RelationPreview
 from tests.golden.streams import Golden, captured
 from tests.unit.core.records.debezium_json.test_golden_records import KEYS, types_of
+from tests.unit.core.records.formats import json_of
 
 INT, TEXT = 23, 25
 XID = 7
@@ -49,8 +51,8 @@ DESCRIPTIONS = {WHOLE.oid: TableDescription(("id",))}
 STREAMED = [golden for golden in captured() if "streaming" in golden.mode or "parallel" in golden.mode]
 
 
-def encoder_of(relations: Iterable[Relation] = RELATIONS, *, tombstones: bool = True) -> DebeziumJsonEncoder:
-    made = DebeziumJsonEncoder(EncoderSettings("1", "shop", "db", tombstones=tombstones))
+def encoder_of(relations: Iterable[Relation] = RELATIONS, *, tombstones: bool = True) -> RecordStream:
+    made = record_stream(EncoderSettings("1", "shop", "db", tombstones=tombstones))
     for one in relations:
         made.define(one, DESCRIPTIONS.get(one.oid, TableDescription()), {})
     return made
@@ -63,11 +65,11 @@ def framed(*messages: Message) -> list[SpoolItem]:
     ]
 
 
-def drafted(encoder: DebeziumJsonEncoder, kept: list[SpoolItem], *relations: Relation) -> list[SpoolItem]:
+def drafted(encoder: RecordStream, kept: list[SpoolItem], *relations: Relation) -> list[SpoolItem]:
     return encoder.draft_all(kept, {one.oid: (1, one) for one in relations or RELATIONS})
 
 
-def records_of(encoder: DebeziumJsonEncoder, kept: list[SpoolItem], skip: int = 0) -> list[Record]:
+def records_of(encoder: RecordStream, kept: list[SpoolItem], skip: int = 0) -> list[Record]:
     out: list[Record] = []
     encoder.begin(XID, 1000, 0, 900)
     encoder.skip(skip)
@@ -115,7 +117,7 @@ def test_what_was_drafted_gives_the_records_that_its_frames_give(tombstones):
     assert encoder.counts == plain.counts
 
 
-def late_records_of(encoder: DebeziumJsonEncoder, kept: list[SpoolItem]) -> list[Record]:
+def late_records_of(encoder: RecordStream, kept: list[SpoolItem]) -> list[Record]:
     """As `records_of`, but each draft's records are made late where the encoder has such."""
     out: list[Record] = []
     encoder.begin(XID, 1000, 0, 900)
@@ -217,7 +219,7 @@ def test_a_row_of_which_the_server_left_a_value_out_stays_a_frame(writes):
         Update(XID, OID, "", None, row("1", "c", None)),
     )
     encoder = encoder_of()
-    encoder.writes = writes
+    json_of(encoder).writes = writes
     kept = drafted(encoder, frames)
     assert [one for one in kept if isinstance(one, bytes)] == frames[1:3]
     assert events(kept) == 4
@@ -313,7 +315,7 @@ def replayed(golden: Golden, directory: str, *, drafts: bool) -> tuple[list[Reco
     description = golden.description()
     # After the abort of a savepoint the server would have to be asked about these.
     frames = [frame for frame in golden.frames() if frame[XLOG_HEADER : XLOG_HEADER + 1] != b"M"]
-    encoder = DebeziumJsonEncoder(EncoderSettings("1", "golden", "db"))
+    encoder = record_stream(EncoderSettings("1", "golden", "db"))
     out: list[Record] = []
     count = 0
 

@@ -27,7 +27,7 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
 from cdcd.core.records.schemas import read_form
 
@@ -64,7 +64,7 @@ class Harness:
         types: Iterable[TypeDescription] = (),
         **settings: Any,
     ) -> None:
-        self.encoder = DebeziumJsonEncoder(EncoderSettings("0.1", "shop", "db", **settings))
+        self.encoder = record_stream(EncoderSettings("0.1", "shop", "db", **settings))
         for one in relations:
             self.encoder.define(one, table or TableDescription(), {kind.oid: kind for kind in types})
         self.encoder.begin(7, 1000, COMMIT_TIME, 900)

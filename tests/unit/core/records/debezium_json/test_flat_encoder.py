@@ -13,14 +13,15 @@ from cdcd.core.facts import Fact, FlatteningCollision
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import UNCHANGED, Column, Delete, Insert, LogicalMessage, Relation, Update
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.available import format_of
-from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.flattening import AddedField, Flattening, read_added
 from cdcd.core.records.schemas import read_form
+from cdcd.core.records.stream import RecordStream
 from tests.debezium.capture_modes import VARIANTS
 from tests.unit.core.records.debezium_json.test_debezium_modes import CAPTURED, CHANGED, LOG
 from tests.unit.core.records.debezium_json.test_debezium_schemas import ORDERS
+from tests.unit.core.records.formats import json_of
 
 MODES = ("drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone")
 NOW_US = 1_700_000_000_123_456
@@ -38,8 +39,8 @@ def flat_settings(flattening: Flattening, prefix: str = "p", **others: Any) -> E
     return EncoderSettings("1", prefix, "d", flattening=flattening, **others)
 
 
-def encode(encoder: FlatEncoder, *messages: Any, writes: bool = False) -> list[Record]:
-    encoder.writes = writes
+def encode(encoder: RecordStream, *messages: Any, writes: bool = False) -> list[Record]:
+    json_of(encoder).writes = writes
     out: list[Record] = []
     encoder.begin(7, COMMIT_LSN, 0, 800)
     for message in messages:
@@ -51,8 +52,8 @@ def encode(encoder: FlatEncoder, *messages: Any, writes: bool = False) -> list[R
 
 def an_encoder(
     flattening: Flattening, *tables: tuple[Relation, tuple[str, ...]], **others: Any
-) -> FlatEncoder:
-    encoder = FlatEncoder(flat_settings(flattening, **others))
+) -> RecordStream:
+    encoder = record_stream(flat_settings(flattening, **others))
     for relation, key in tables:
         encoder.define(relation, TableDescription(key), {})
     return encoder
@@ -69,8 +70,8 @@ def test_the_records_are_debeziums(mode, writes):
         added(unwrap["transforms.unwrap.add.headers"]),
     )
     settings = flat_settings(flattening, prefix, key_format="json_schema", value_format="json_schema")
-    encoder = format_of(settings)(settings, False, lambda _: None)
-    assert isinstance(encoder, FlatEncoder)
+    encoder = record_stream(settings, False, lambda _: None)
+    assert isinstance(encoder, RecordStream)
     encoder.define(ORDERS, TableDescription(("Order no", "line")), {})
     encoder.define(LOG, TableDescription(), {})
     made: list[Record] = []
@@ -117,8 +118,7 @@ FIELDS = Flattening("rewrite", added(ALL), added(ALL))
 
 def test_every_field_has_the_value_that_the_envelope_has():
     encoder = an_encoder(FIELDS, (ORDERS, ("Order no", "line")), schemas_topic="p.schemas")
-    whole = format_of(EncoderSettings("1", "p", "d", schemas_topic="p.schemas"))
-    plain = whole(EncoderSettings("1", "p", "d", schemas_topic="p.schemas"), False, lambda _: None)
+    plain = record_stream(EncoderSettings("1", "p", "d", schemas_topic="p.schemas"))
     plain.define(ORDERS, TableDescription(("Order no", "line")), {})
     for run in (encoder, plain):
         run.begin(7, COMMIT_LSN, 0, 800)
@@ -271,7 +271,7 @@ def test_a_table_without_columns_has_records_of_what_is_added():
 def test_an_added_field_with_the_name_of_a_column_is_left_out_and_told_once(value_format):
     facts: list[Fact] = []
     columns = (Column(1, "__op", 25, -1), Column(0, "__deleted", 16, -1), Column(0, "v", 25, -1))
-    encoder = FlatEncoder(
+    encoder = record_stream(
         flat_settings(Flattening("rewrite", added("op,table")), value_format=value_format),
         False,
         facts.append,

@@ -10,9 +10,10 @@ from cdcd.core.errors import ProtocolError
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import Begin, Delete, Insert, LogicalMessage, Relation, Truncate, Update
 from cdcd.core.protocol.reader import read_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
 from tests.golden.streams import Golden, captured
+from tests.unit.core.records.formats import json_of
 
 PLAIN = [golden for golden in captured() if golden.mode == "v1"]
 BINARY = [golden for golden in captured() if golden.mode == "v1-binary"]
@@ -43,9 +44,9 @@ def encoded(
     frames = [frame for frame in golden.frames() if frame[0] == ord("w")]
     messages = [(frame, read_message(frame, XLOG_HEADER)) for frame in frames]
     types = types_of([message for _, message in messages if isinstance(message, Relation)])
-    encoder = DebeziumJsonEncoder(settings)
+    encoder = record_stream(settings)
     if writes is not None:
-        encoder.writes = writes
+        json_of(encoder).writes = writes
     records: list[Record] = []
     refused: list[str] = []
     last_commit_lsn = None

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from cdcd.core.facts import unheard
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import HEARTBEATS, EncoderSettings, Record
 from cdcd.core.records.flattening import Flattening
 from cdcd.core.records.shaping.outbox import shaped
@@ -24,9 +23,9 @@ def settings(**more: object) -> EncoderSettings:
 @pytest.mark.parametrize(
     "encoder",
     [
-        DebeziumJsonEncoder(settings()),
-        FlatEncoder(settings(flattening=Flattening("tombstone", (), ()))),
-        shaped(DebeziumJsonEncoder(settings()), Outbox(("events",), messages=True), settings(), unheard),
+        record_stream(settings()),
+        record_stream(settings(flattening=Flattening("tombstone", (), ()))),
+        shaped(record_stream(settings()), Outbox(("events",), messages=True), settings(), unheard),
     ],
     ids=["json", "flattened", "outbox"],
 )
@@ -41,7 +40,7 @@ def test_the_record_is_debeziums_with_the_lsn_in_a_header(encoder):
 
 
 def test_with_schemas_they_are_what_a_real_debezium_writes():
-    encoder = DebeziumJsonEncoder(settings(key_format="json_schema", value_format="json_schema"))
+    encoder = record_stream(settings(key_format="json_schema", value_format="json_schema"))
     out: list[Record] = []
     size = encoder.encode_heartbeat(1, NOW_US, out)
     ((topic, key, value, _),) = out
@@ -60,7 +59,7 @@ def test_with_schemas_they_are_what_a_real_debezium_writes():
 
 
 def test_a_prefix_is_text_of_json():
-    encoder = DebeziumJsonEncoder(EncoderSettings("1", 'a"b', "db", heartbeat_topic="t"))
+    encoder = record_stream(EncoderSettings("1", 'a"b', "db", heartbeat_topic="t"))
     out: list[Record] = []
     encoder.encode_heartbeat(1, NOW_US, out)
     assert json.loads(out[0][1] or b"") == {"serverName": 'a"b'}

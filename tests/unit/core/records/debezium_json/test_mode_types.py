@@ -18,10 +18,9 @@ from cdcd.core.facts import Fact, ValueUnwritable
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Delete, Insert, Relation
 from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.debezium_json.converters import converter_for, converter_of
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.debezium_json.mode_types import unscaled
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.unwritable import UnwritableError
 
@@ -161,13 +160,13 @@ def test_the_end_of_the_time_that_microseconds_hold_is_in_the_year_294247():
 def test_null_stands_for_a_value_without_a_form_whether_the_row_is_streamed_or_read():
     settings = EncoderSettings("1", "p", "d", modes=PRECISE)
     facts: list[Fact] = []
-    encoder = DebeziumJsonEncoder(settings, False, facts.append)
+    encoder = record_stream(settings, False, facts.append)
     encoder.define(RELATION, TableDescription(), {})
     encoder.begin(1, 2, 3, None)
     out: list[Record] = []
     frame = write_frame(XLogData(1, 1, 0, write_message(Insert(None, 16_384, (b"1", b"NaN")))))
     encoder.encode(frame, False, 0, out)
-    rows = SnapshotEncoder(settings, False, facts.append)
+    rows = record_stream(settings, False, facts.append)
     rows.define(RELATION, TableDescription(), {})
     lines = [b"1\t1.50\n", b"2\tNaN\n", b"3\t\\N\n"]
     encoded = rows.encode_rows(
@@ -185,7 +184,7 @@ def test_null_stands_for_a_value_without_a_form_whether_the_row_is_streamed_or_r
 
 
 def test_a_malformed_value_beside_one_without_a_form_is_refused_by_its_name():
-    encoder = DebeziumJsonEncoder(EncoderSettings("1", "p", "d", modes=PRECISE))
+    encoder = record_stream(EncoderSettings("1", "p", "d", modes=PRECISE))
     encoder.define(RELATION, TableDescription(), {})
     encoder.begin(1, 2, 3, None)
     frame = write_frame(XLogData(1, 1, 0, write_message(Insert(None, 16_384, (b"\xff", b"NaN")))))
@@ -195,7 +194,7 @@ def test_a_malformed_value_beside_one_without_a_form_is_refused_by_its_name():
 
 def test_a_key_that_is_none_is_a_number_that_no_row_can_have_and_is_named():
     described = replace(RELATION, columns=(RELATION.columns[0], Column(1, "price", NUMERIC, -1)))
-    encoder = DebeziumJsonEncoder(EncoderSettings("1", "p", "d", modes=PRECISE))
+    encoder = record_stream(EncoderSettings("1", "p", "d", modes=PRECISE))
     encoder.define(described, TableDescription(), {})
     encoder.begin(1, 2, 3, None)
     out: list[Record] = []

@@ -17,16 +17,13 @@ from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import UNCHANGED, Column, Delete, Insert, Message, Relation, Update
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.avro.encoder import RegistryEncoder
-from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.flattening import AddedField, Flattening
 from cdcd.core.records.schemas import read_form
 from cdcd.core.records.shaping.partitioning import partitioned, taken_out
 from tests.unit.core.records.avro.reading import Schemas
+from tests.unit.core.records.formats import json_of
 
 ORDERS = 7
 RULES = (
@@ -69,8 +66,8 @@ def value(record: Record) -> Any:
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_rows_before_and_after_and_keys_have_the_fields(writes: bool):
-    encoder = DebeziumJsonEncoder(SETTINGS)
-    encoder.writes = writes
+    encoder = record_stream(SETTINGS)
+    json_of(encoder).writes = writes
     changed = (b"1", b"b", None)
     found = encoded(
         encoder, INSERT, Update(None, ORDERS, "O", INSERT.new, changed), Delete(None, ORDERS, "O", changed)
@@ -86,7 +83,7 @@ def test_rows_before_and_after_and_keys_have_the_fields(writes: bool):
 
 def test_an_update_of_the_key_and_values_that_were_not_sent_have_the_fields():
     found = encoded(
-        DebeziumJsonEncoder(SETTINGS),
+        record_stream(SETTINGS),
         Update(None, ORDERS, "O", INSERT.new, (b"2", b"a%", b"n")),
         Update(None, ORDERS, "", None, (b"2", UNCHANGED, b"n")),
     )
@@ -98,7 +95,7 @@ def test_an_update_of_the_key_and_values_that_were_not_sent_have_the_fields():
 
 
 def test_drafts_and_rows_of_snapshots_have_the_fields():
-    encoder = SnapshotEncoder(SETTINGS)
+    encoder = record_stream(SETTINGS)
     encoder.define(RELATION, TABLE, BUILTIN_TYPES)
     streamed = write_frame(XLogData(5, 5, 0, write_message(replace(INSERT, xid=9))))
     drafts = encoder.draft_all([streamed], {ORDERS: (9, RELATION)})
@@ -116,8 +113,8 @@ def test_a_row_without_a_column_has_its_constants():
     constants = (FieldRule("*.*", (), (("region", "eu"),)),)
     settings = replace(SETTINGS, field_rules=constants, column_rules=rules)
     table = TableDescription()
-    for encoder in (SnapshotEncoder(settings), SnapshotEncoder(settings)):
-        encoder.writes = not encoder.writes
+    for encoder in (record_stream(settings), record_stream(settings)):
+        json_of(encoder).writes = not json_of(encoder).writes
         encoder.define(RELATION, table, BUILTIN_TYPES)
         encoder.begin(5, 1000, 0, None)
         out: list[Record] = []
@@ -128,7 +125,7 @@ def test_a_row_without_a_column_has_its_constants():
 
 def test_schemas_describe_the_fields():
     settings = replace(SETTINGS, key_format="json_schema", value_format="json_schema")
-    (record,) = encoded(DebeziumJsonEncoder(settings), INSERT)
+    (record,) = encoded(record_stream(settings), INSERT)
     after = value(record)["schema"]["fields"][1]
     assert [(each["field"], each["type"], each["optional"]) for each in after["fields"]] == [
         ("region", "string", False), ("100%", "string", False), ("number", "int32", False),
@@ -140,7 +137,7 @@ def test_schemas_describe_the_fields():
 
 def test_avro_has_the_fields():
     schemas = Schemas()
-    encoder = RegistryEncoder(schemas.settings(field_rules=RULES))
+    encoder = record_stream(schemas.settings(field_rules=RULES))
     encoder.define(RELATION, TABLE, BUILTIN_TYPES)
     schemas.register(encoder, ORDERS)
     found = encoded(encoder, INSERT, Update(None, ORDERS, "O", INSERT.new, (b"1", UNCHANGED, b"m")))
@@ -156,14 +153,14 @@ def test_flattened_records_and_events_have_the_fields():
     flat = replace(
         SETTINGS, flattening=Flattening(fields=(AddedField("__op", "op"), AddedField("region", "source.lsn")))
     )
-    (record,) = encoded(FlatEncoder(flat), INSERT)
+    (record,) = encoded(record_stream(flat), INSERT)
     assert value(record) == ROW | {"__op": "c"}
-    encoder = FlatEncoder(flat)
+    encoder = record_stream(flat)
     encoder.define(RELATION, TABLE, BUILTIN_TYPES)
     out: list[Record] = []
     encoder.encode_rows(ORDERS, [b"1\ta%\tn\n"], POSITION, 0, out, set())
     assert value(out[0]) == ROW | {"__op": "r"}
-    (record,) = encoded(JsonEventsEncoder(replace(SETTINGS, value_format="cloudevents")), INSERT)
+    (record,) = encoded(record_stream(replace(SETTINGS, value_format="cloudevents")), INSERT)
     assert value(record)["data"]["after"] == ROW
 
 
@@ -173,14 +170,14 @@ def test_a_value_without_a_form_is_named_by_its_field_in_the_record_and_by_its_c
     settings = replace(SETTINGS, field_rules=rules, modes=Modes(decimal="precise"))
     relation = replace(RELATION, columns=(*COLUMNS[:2], Column(1, "note", 1700, -1)))
     message = Insert(None, ORDERS, (b"1", b"a", b"NaN"))
-    (record,) = encoded(DebeziumJsonEncoder(settings, observe=facts.append), message, relation=relation)
+    (record,) = encoded(record_stream(settings, observe=facts.append), message, relation=relation)
     assert record[3] == [("cdcd.unwritable", b'["total"]')]
     assert facts[0].column == "note"
 
 
 def test_the_description_has_fields_columns_and_constants():
     settings = replace(SETTINGS, schemas_topic="s")
-    described, _ = encoded(DebeziumJsonEncoder(settings), INSERT)
+    described, _ = encoded(record_stream(settings), INSERT)
     _, form = read_form(described[2] or b"")
     assert form.key == ("number",)
     assert [(each.name, each.column, each.id) for each in form.columns] == [
@@ -191,7 +188,7 @@ def test_the_description_has_fields_columns_and_constants():
 
 
 def test_all_else_goes_by_columns():
-    encoder = DebeziumJsonEncoder(SETTINGS)
+    encoder = record_stream(SETTINGS)
     encoder.define(RELATION, TABLE, BUILTIN_TYPES)
     assert encoder.tables.key_column_names(ORDERS) == ("id",)
     assert encoder.tables.relation(ORDERS) is RELATION
@@ -199,12 +196,12 @@ def test_all_else_goes_by_columns():
     assert described is not None
     assert [each.name for each in described.columns] == ["id", "cust", "note"]
     settings = replace(SETTINGS, partition_rules=(PartitionRule("*.*", ("cust",)),))
-    (record,) = encoded(partitioned(DebeziumJsonEncoder(settings), settings), INSERT)
+    (record,) = encoded(partitioned(record_stream(settings), settings), INSERT)
     assert taken_out(record[3])[0] is not None
 
 
 def test_a_column_that_is_added_under_the_name_of_a_field_ends_the_session():
-    encoder = DebeziumJsonEncoder(SETTINGS)
+    encoder = record_stream(SETTINGS)
     encoder.define(RELATION, TABLE, BUILTIN_TYPES)
     with pytest.raises(ConfigError, match="two fields region"):
         encoder.define(

@@ -13,10 +13,10 @@ from cdcd.core.catalog.types import BUILT_IN, EXTENSIONS, Extension
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Binary, Column, Insert, Relation
 from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.debezium_json import converters
 from cdcd.core.records.debezium_json.converter import Converter
 from cdcd.core.records.debezium_json.converters import CONVERTERS
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 
 OID, FRACTION = 16_384, 70_000
@@ -55,7 +55,7 @@ def test_a_new_type_is_a_row_and_a_converter(monkeypatch):
             CatalogColumn("many", 2, "ours.fraction[]", FRACTION + 1, 1, None),
         ),
     )
-    encoder = SnapshotEncoder(EncoderSettings("1", "p", "d", schemas_topic="p.schemas"), True)
+    encoder = record_stream(EncoderSettings("1", "p", "d", schemas_topic="p.schemas"), True)
     encoder.define(Relation(None, OID, "public", "t", "d", columns), known, described)
     encoder.begin(1, 2, 3, None)
 

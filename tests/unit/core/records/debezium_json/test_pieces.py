@@ -8,7 +8,8 @@ from librt.strings import BytesWriter
 
 from cdcd.core.catalog import wiretext
 from cdcd.core.catalog.wiretext import checked
-from cdcd.core.records.avro.converters import Primitives, RawBytes
+from cdcd.core.records.avro.converters import RawBytes
+from cdcd.core.records.avro.form import AvroForm
 from cdcd.core.records.debezium_json.converter import Text
 from cdcd.core.records.debezium_json.converters import Array, Bytea
 from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, checked_parts, part_of
@@ -81,7 +82,7 @@ def test_bytea_in_binary_form_has_the_same_base64(size):
 def test_bytea_has_the_same_bytes_in_a_binary_format(size):
     data = Random(size).randbytes(size)
     text, binary = BytesWriter(), BytesWriter()
-    converter = RawBytes(Primitives("Avro"))
+    converter = RawBytes(AvroForm())
     converter.write(b"before\\x" + data.hex().encode(), 6, 8 + 2 * size, text)
     converter.write_binary(data, 0, size, binary)
     assert text.getvalue() == binary.getvalue()

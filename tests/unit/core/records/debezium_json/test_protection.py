@@ -18,10 +18,10 @@ from cdcd.core.protocol.frames import XLOG_HEADER, XLogData, write_frame
 from cdcd.core.protocol.messages import UNCHANGED, Begin, Column, Delete, Insert, Message, Relation, Update
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from tests.golden.streams import Golden, captured
+from tests.unit.core.records.formats import json_of
 
 INT, TEXT, NUMERIC = 23, 25, 1700
 OID = 7
@@ -57,8 +57,8 @@ class Encoding:
 
     def __init__(self, relation: Relation, *rules: ColumnRule, writes: bool = False, **settings: Any) -> None:
         envelope = EncoderSettings("1", "shop", "db", column_rules=tuple(rules), **settings)
-        self.encoder = DebeziumJsonEncoder(envelope)
-        self.encoder.writes = writes
+        self.encoder = record_stream(envelope)
+        json_of(self.encoder).writes = writes
         self.encoder.define(relation, TableDescription(("id",)), BUILTIN_TYPES)
         self.encoder.begin(5, 1000, 0, None)
 
@@ -197,7 +197,7 @@ def test_null_stays_null_and_what_was_not_sent_stays_the_placeholder():
 @pytest.mark.parametrize("action", [MASK, HASH, ENCRYPT, EXCLUDE])
 def test_rows_of_snapshots_have_what_changes_have(action):
     rules = (rule(action, mask="*"),)
-    encoder = SnapshotEncoder(EncoderSettings("1", "shop", "db", column_rules=rules))
+    encoder = record_stream(EncoderSettings("1", "shop", "db", column_rules=rules))
     encoder.define(RELATION, TableDescription(("id",)), BUILTIN_TYPES)
     out: list[Record] = []
     position = SnapshotPosition(1000, 999, "first", "last", "true")
@@ -221,7 +221,7 @@ def test_the_description_says_text_and_shows_no_default():
         CatalogColumn("pay", 3, "numeric", NUMERIC, 0, "12.50"),
     )
     rules = (rule(HASH, "*.*.pay"), rule(EXCLUDE))
-    encoder = DebeziumJsonEncoder(
+    encoder = record_stream(
         EncoderSettings("1", "shop", "db", schemas_topic="schemas", column_rules=tuple(rules))
     )
     encoder.define(RELATION, TableDescription(("id",), (), columns), BUILTIN_TYPES)
@@ -268,7 +268,7 @@ def test_no_value_of_any_type_of_a_real_server_is_in_a_record(golden: Golden, ac
 
 def _of_stream(golden: Golden, rules: tuple[ColumnRule, ...]) -> dict[tuple[int, int], list[Any]]:
     """`before` and `after` of the rows of a captured stream that have a reader, as if no table had a key, by event."""
-    encoder = DebeziumJsonEncoder(EncoderSettings("1", "shop", "db", column_rules=tuple(rules)))
+    encoder = record_stream(EncoderSettings("1", "shop", "db", column_rules=tuple(rules)))
     out: list[Record] = []
     for frame in golden.frames():
         if frame[:1] != b"w":

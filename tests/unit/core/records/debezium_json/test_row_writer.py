@@ -9,18 +9,20 @@ from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Delete, Insert, Relation, Update
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.records.stream import RecordStream
 from tests.golden.streams import Golden, captured
 from tests.unit.core.records.debezium_json.test_changes import OID, RELATION, frame_of, messages, rows
 from tests.unit.core.records.debezium_json.test_golden_records import encoded
+from tests.unit.core.records.formats import json_of
 
 STREAMS = [golden for golden in captured() if golden.mode in ("v1", "v1-binary")]
 
 
-def encoder(relation: Relation, key: tuple[str, ...], *, writes: bool) -> DebeziumJsonEncoder:
-    made = DebeziumJsonEncoder(EncoderSettings("test", "p", "d"))
-    made.writes = writes
+def encoder(relation: Relation, key: tuple[str, ...], *, writes: bool) -> RecordStream:
+    made = record_stream(EncoderSettings("test", "p", "d"))
+    json_of(made).writes = writes
     made.define(relation, TableDescription(key), {})
     made.begin(5, 1000, 0, None)
     return made

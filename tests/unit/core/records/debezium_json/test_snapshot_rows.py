@@ -8,8 +8,9 @@ from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ProtocolError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Column, Relation
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import Encoded, EncoderSettings, Record, SnapshotPosition
+from cdcd.core.records.stream import RecordStream
 
 RELATION = Relation(None, 1, "public", "t", "d", (Column(1, "id", 23, -1), Column(0, "note", 25, -1)))
 POSITION = SnapshotPosition(
@@ -17,8 +18,8 @@ POSITION = SnapshotPosition(
 )
 
 
-def encoder(**settings: Any) -> SnapshotEncoder:
-    found = SnapshotEncoder(EncoderSettings(version="1", prefix="p", database="d", **settings))
+def encoder(**settings: Any) -> RecordStream:
+    found = record_stream(EncoderSettings(version="1", prefix="p", database="d", **settings))
     found.define(RELATION, TableDescription(primary_key=("id",)), BUILTIN_TYPES)
     return found
 
@@ -65,9 +66,9 @@ def test_a_malformed_row_is_refused_by_name():
 
 def test_whether_rows_can_be_told_apart_is_known():
     found = encoder()
-    assert found.has_key(1)
+    assert found.tables.key_indexes(1)
     found.define(Relation(None, 2, "public", "u", "n", RELATION.columns), TableDescription(), BUILTIN_TYPES)
-    assert not found.has_key(2)
+    assert not found.tables.key_indexes(2)
     assert found.encode_rows(2, [b"1\ta\n"], POSITION, 0, [], set()).keys is None
 
 
@@ -87,7 +88,7 @@ def test_what_comes_in_blocks_is_what_comes_row_by_row(monkeypatch: pytest.Monke
     ]
     found: list[list[Record]] = []
     for block in (1, 4, 1000):
-        monkeypatch.setattr("cdcd.core.records.debezium_json.snapshot_rows.BLOCK", block)
+        monkeypatch.setattr("cdcd.core.records.debezium_json.copied_rows.BLOCK", block)
         encoding = encoder()
         encoding.define(relation, TableDescription(primary_key=("a%", "b")), BUILTIN_TYPES)
         out: list[Record] = []

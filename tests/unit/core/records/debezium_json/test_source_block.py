@@ -7,6 +7,7 @@ from cdcd.core.records.debezium_json.source_block import (
     UPDATED,
     SourceBlock,
     TableSource,
+    TransactionFacts,
     processed_at,
     unix_us,
 )
@@ -15,10 +16,12 @@ from cdcd.core.records.encoder import EncoderSettings
 SETTINGS = EncoderSettings(version="1.2.3", prefix="shop", database="db")
 
 
-def block(source: SourceBlock, lsn: int = 100, serial: int = 7) -> dict[str, object]:
+def block(
+    facts: TransactionFacts, settings: EncoderSettings = SETTINGS, lsn: int = 100, serial: int = 7
+) -> dict[str, object]:
     """The source block as a record has it, its fields in their order."""
     table = TableSource("public", "orders")
-    table.renew(source)
+    table.renew(SourceBlock(settings), facts)
     ending = table.ending(CREATED, processed_at(5_000_000))
     text = table.joined([], str(lsn).encode(), str(serial).encode(), ending)
     assert text.startswith(b",")
@@ -28,9 +31,9 @@ def block(source: SourceBlock, lsn: int = 100, serial: int = 7) -> dict[str, obj
 
 
 def test_the_source_has_debeziums_fields_in_its_order_and_ours_at_the_end():
-    source = SourceBlock(SETTINGS)
-    source.begin(77, 200, 1_700_000_000_123_456, 150)
-    assert list(block(source).items()) == [
+    facts = TransactionFacts()
+    facts.begin(77, 200, 1_700_000_000_123_456, 150)
+    assert list(block(facts).items()) == [
         ("version", "1.2.3"),
         ("connector", "postgresql"),
         ("name", "shop"),
@@ -53,27 +56,32 @@ def test_the_source_has_debeziums_fields_in_its_order_and_ours_at_the_end():
 
 
 def test_an_unknown_last_commit_is_null_in_the_sequence():
-    source = SourceBlock(SETTINGS)
-    source.begin(77, 200, 0, None)
-    assert block(source)["sequence"] == '[null,"100"]'
+    facts = TransactionFacts()
+    facts.begin(77, 200, 0, None)
+    assert block(facts)["sequence"] == '[null,"100"]'
 
 
 def test_an_origin_holds_for_its_transaction_only():
-    source = SourceBlock(SETTINGS)
-    source.begin(77, 200, 0, None)
-    source.set_origin('up"stream', 55)
-    assert block(source)["origin"] == 'up"stream'
-    assert block(source)["origin_lsn"] == 55
-    source.begin(78, 300, 0, None)
-    assert block(source)["origin"] is None
-    assert block(source)["origin_lsn"] is None
+    facts = TransactionFacts()
+    facts.begin(77, 200, 0, None)
+    facts.set_origin('up"stream', 55)
+    assert block(facts)["origin"] == 'up"stream'
+    assert block(facts)["origin_lsn"] == 55
+    facts.begin(78, 300, 0, None)
+    assert block(facts)["origin"] is None
+    assert block(facts)["origin_lsn"] is None
 
 
 def test_names_are_json_whatever_is_in_them():
     settings = EncoderSettings(version='"', prefix="p\\", database="\n")
-    source = SourceBlock(settings)
-    source.begin(None, 200, 0, None)
-    assert [block(source)[name] for name in ("version", "name", "db", "txId")] == ['"', "p\\", "\n", None]
+    facts = TransactionFacts()
+    facts.begin(None, 200, 0, None)
+    assert [block(facts, settings)[name] for name in ("version", "name", "db", "txId")] == [
+        '"',
+        "p\\",
+        "\n",
+        None,
+    ]
 
 
 def test_the_envelope_ends_with_transaction_op_and_three_times():
@@ -89,10 +97,10 @@ def test_times_on_the_wire_count_from_2000():
 
 
 def test_the_ways_to_write_a_block_give_the_same_bytes():
-    source = SourceBlock(SETTINGS)
-    source.begin(77, 200, 1_700_000_000_123_456, 150)
+    facts = TransactionFacts()
+    facts.begin(77, 200, 1_700_000_000_123_456, 150)
     table = TableSource("public", 'or"ders', "0f3a")
-    table.renew(source)
+    table.renew(SourceBlock(SETTINGS), facts)
     now = processed_at(5_000_000)
     joined = table.joined([b"{row}"], b"100", b"7", table.ending(UPDATED, now))
     before, after = table.around_number(b"{row}", b"100", UPDATED, now)

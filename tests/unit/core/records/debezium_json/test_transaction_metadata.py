@@ -20,13 +20,14 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.debezium_json.connect_schema import TRANSACTION_KEY, TRANSACTION_VALUE
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
+from cdcd.core.records.stream import RecordStream
 from cdcd.core.transactions.drafts import SpoolItem, without_first
 from cdcd.tools.verify.record_parsing import cut
+from tests.unit.core.records.formats import json_of
 
 NOW_US = 1_700_000_000_000_000
 XID = 7
@@ -37,8 +38,8 @@ RELATIONS = (ITEM, OTHER)
 ID = "7:1000"
 
 
-def made(*, begins: bool = True, **settings: Any) -> DebeziumJsonEncoder:
-    encoder = DebeziumJsonEncoder(EncoderSettings("1", "shop", "db", transaction_topic=TOPIC, **settings))
+def made(*, begins: bool = True, **settings: Any) -> RecordStream:
+    encoder = record_stream(EncoderSettings("1", "shop", "db", transaction_topic=TOPIC, **settings))
     for relation in RELATIONS:
         encoder.define(relation, TableDescription(), {})
     if begins:
@@ -46,7 +47,7 @@ def made(*, begins: bool = True, **settings: Any) -> DebeziumJsonEncoder:
     return encoder
 
 
-def metadata_of(encoder: DebeziumJsonEncoder) -> TransactionMetadata:
+def metadata_of(encoder: RecordStream) -> TransactionMetadata:
     assert encoder.metadata is not None
     return encoder.metadata
 
@@ -59,7 +60,7 @@ def insert(number: int, oid: int = 1, xid: int | None = None) -> Insert:
     return Insert(xid, oid, (b"%d" % number, b"x"))
 
 
-def given(encoder: DebeziumJsonEncoder, *messages: Message) -> list[Record]:
+def given(encoder: RecordStream, *messages: Message) -> list[Record]:
     """What the engine takes over after a step."""
     out: list[Record] = []
     size = encoder.encode_all(framed(messages), False, NOW_US, out)
@@ -68,7 +69,7 @@ def given(encoder: DebeziumJsonEncoder, *messages: Message) -> list[Record]:
     return out
 
 
-def ended(encoder: DebeziumJsonEncoder) -> list[Record]:
+def ended(encoder: RecordStream) -> list[Record]:
     out: list[Record] = []
     size = metadata_of(encoder).ended(out)
     assert size == sum(len(key or b"") + len(value or b"") for _, key, value, _ in out)
@@ -121,11 +122,11 @@ def test_each_record_says_its_place_in_the_transaction_and_is_else_what_it_was(w
         Delete(None, 1, "K", (b"2", None)),
         Truncate(None, False, False, (1, 2)),
     ]
-    encoder, plain = made(), DebeziumJsonEncoder(EncoderSettings("1", "shop", "db"))
+    encoder, plain = made(), record_stream(EncoderSettings("1", "shop", "db"))
     for relation in RELATIONS:
         plain.define(relation, TableDescription(), {})
     plain.begin(XID, 1000, 0, None)
-    encoder.writes = plain.writes = writes
+    json_of(encoder).writes = json_of(plain).writes = writes
     _, *records = given(encoder, *messages)
     # The delete and the create of a changed key have a place each, tombstones have none.
     assert places(records) == [(1, 1), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 6), (8, 2)]
@@ -142,7 +143,7 @@ def test_each_record_says_its_place_in_the_transaction_and_is_else_what_it_was(w
 def test_both_ways_to_write_a_row_give_the_same_bytes():
     messages = [insert(number, 1 + number % 2) for number in range(5)]
     one, other = made(), made()
-    one.writes, other.writes = True, False
+    json_of(one).writes, json_of(other).writes = True, False
     assert given(one, *messages) == given(other, *messages)
 
 
@@ -246,7 +247,7 @@ def test_drafts_that_were_rolled_back_or_are_delivered_take_no_place():
 
 
 def test_rows_of_snapshots_and_ends_of_former_rows_are_in_no_transaction():
-    encoder = SnapshotEncoder(EncoderSettings("1", "shop", "db", transaction_topic=TOPIC))
+    encoder = record_stream(EncoderSettings("1", "shop", "db", transaction_topic=TOPIC))
     encoder.define(ITEM, TableDescription(), BUILTIN_TYPES)
     out: list[Record] = []
     position = SnapshotPosition(1, 2, "first", "last", "true")
@@ -289,7 +290,7 @@ def test_verify_reads_records_with_their_place():
 
 
 def test_without_a_topic_records_are_as_ever():
-    encoder = DebeziumJsonEncoder(EncoderSettings("1", "shop", "db"))
+    encoder = record_stream(EncoderSettings("1", "shop", "db"))
     assert encoder.metadata is None
 
 
@@ -299,7 +300,7 @@ def test_a_row_that_is_written_again_for_a_value_without_a_form_counts_once(writ
         ITEM, oid=3, name="price", columns=(ITEM.columns[0], Column(0, "price", 1700, 4 + (9 << 16) + 2))
     )
     encoder = made(begins=False, modes=Modes(decimal="precise"))
-    encoder.writes = writes
+    json_of(encoder).writes = writes
     encoder.define(price, TableDescription(), {})
     encoder.begin(XID, 1000, 0, None)
     nan, moved = Insert(None, 3, (b"1", b"NaN")), Update(None, 3, "K", (b"1", None), (b"2", b"NaN"))

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from cdcd.core.protocol.messages import Column, Relation
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings
-from cdcd.core.records.protobuf.encoder import protobuf_encoder
 from tests.unit.core.records.protobuf.test_encoder import described
 
 DOCUMENT = Path(__file__).parents[5] / "docs" / "protobuf.md"
@@ -25,7 +25,7 @@ ORDERS = Relation(
 
 
 def test_the_schema_in_the_document_is_the_one_that_is_registered():
-    encoder = protobuf_encoder(
+    encoder = record_stream(
         EncoderSettings("1", "shop", "db", key_format="protobuf", value_format="protobuf")
     )
     encoder.define(ORDERS, described(ORDERS, [1, 3, 4, 5]), {})

@@ -25,9 +25,8 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import Record, SnapshotPosition
-from cdcd.core.records.protobuf.encoder import protobuf_encoder
 from tests.unit.core.records.avro.reading import MESSAGE_CONTENTS
 from tests.unit.core.records.avro.test_encoder import LINES, ROW_TYPES
 from tests.unit.core.records.debezium_json.test_encoder import (
@@ -73,7 +72,7 @@ class Harness:
         **settings: Any,
     ) -> None:
         self.schemas = Schemas()
-        self.encoder = protobuf_encoder(self.schemas.settings(**settings), False, observe)
+        self.encoder = record_stream(self.schemas.settings(**settings), False, observe)
         self.define(of, numbers, types)
         if registered:
             self.register()
@@ -287,7 +286,7 @@ def test_the_ids_stand_in_the_schemas_topic_before_the_first_record_and_are_take
     again = Schemas()
     for each in (told, key, value):
         again.ids.take(each[2] or b"")
-    encoder = protobuf_encoder(again.settings(schemas_topic="schemas"))
+    encoder = record_stream(again.settings(schemas_topic="schemas"))
     encoder.define(ID_AND_NAME, described(ID_AND_NAME), {})
     assert encoder.unregistered(OID) == ()
     ((_, _, data, _),) = harness.records(Insert(None, OID, row("2", "a")))
@@ -397,8 +396,8 @@ def test_a_row_that_is_large_does_not_stay_in_memory():
 def test_rows_of_copy_have_the_values_that_json_has():
     of = relation(*[column(f"c{at}", oid, key=at == 0) for at, oid in enumerate(ROW_TYPES)])
     schemas = Schemas()
-    protobuf = protobuf_encoder(schemas.settings())
-    plain = SnapshotEncoder(schemas.settings(key_format="json", value_format="json"))
+    protobuf = record_stream(schemas.settings())
+    plain = record_stream(schemas.settings(key_format="json", value_format="json"))
     position = SnapshotPosition(lsn=5, commit_lsn=9, first="first", last="last", others="true", event_no=3)
     lines = [line.encode() for line in LINES]
     out: list[list[Record]] = []

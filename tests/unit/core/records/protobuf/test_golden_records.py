@@ -10,9 +10,8 @@ from cdcd.core.errors import ProtocolError, SourceError
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import Begin, Delete, Insert, LogicalMessage, Relation, Truncate, Update
 from cdcd.core.protocol.reader import read_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import Encoder, Record
-from cdcd.core.records.protobuf.encoder import protobuf_encoder
 from tests.golden.streams import Golden, captured
 from tests.unit.core.records.avro.reading import without
 from tests.unit.core.records.debezium_json.test_golden_records import KEYS, types_of
@@ -38,11 +37,9 @@ def both(
     frames = [frame for frame in golden.frames() if frame[0] == ord("w")]
     messages = [(frame, read_message(frame, XLOG_HEADER)) for frame in frames]
     types = types_of([message for _, message in messages if isinstance(message, Relation)])
-    protobuf = protobuf_encoder(schemas.settings(modes=modes, skipped=skipped))
+    protobuf = record_stream(schemas.settings(modes=modes, skipped=skipped))
     encoders: list[Encoder] = [
-        DebeziumJsonEncoder(
-            schemas.settings(key_format="json", value_format="json", modes=modes, skipped=skipped)
-        ),
+        record_stream(schemas.settings(key_format="json", value_format="json", modes=modes, skipped=skipped)),
         protobuf,
     ]
     schemas.register(protobuf, 0)

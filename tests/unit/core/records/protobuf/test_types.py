@@ -12,11 +12,10 @@ from cdcd.core.catalog.types import Extension
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Insert, Relation
 from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.debezium_json import connect_schema, converters
 from cdcd.core.records.debezium_json.connect_schema import primitive
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.encoder import Record
-from cdcd.core.records.protobuf.encoder import protobuf_encoder
 from tests.debezium.capture import TYPES
 from tests.debezium.capture_modes import RARE
 from tests.unit.core.records.avro.reading import without
@@ -39,8 +38,8 @@ def compare(
     """Encode rows both ways and compare them; of each row, the columns that only Protobuf has no form for."""
     relation = Relation(None, OID, "public", "t", "d", (ID, *columns))
     schemas = Schemas()
-    plain = DebeziumJsonEncoder(schemas.settings(key_format="json", value_format="json", modes=modes))
-    protobuf = protobuf_encoder(schemas.settings(modes=modes))
+    plain = record_stream(schemas.settings(key_format="json", value_format="json", modes=modes))
+    protobuf = record_stream(schemas.settings(modes=modes))
     for encoder in (plain, protobuf):
         encoder.define(relation, described(relation), types)
         encoder.begin(7, 1000, 0, 900)

@@ -24,8 +24,7 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.shaping.filtering import filtered
 from cdcd.core.records.shaping.row_values import REPORT_S
@@ -61,7 +60,7 @@ class Encoding:
         self.facts: list[Fact] = []
         self.now_us = 0
         self.streamed = streamed
-        self.encoder = filtered(DebeziumJsonEncoder(SETTINGS), filters, SETTINGS, self.facts.append)
+        self.encoder = filtered(record_stream(SETTINGS), filters, SETTINGS, self.facts.append)
         for each in (relation(ORDERS, "orders", identity), relation(OTHERS, "others", identity)):
             self.encoder.define(each, TableDescription(("id",)), BUILTIN_TYPES)
         self.encoder.begin(5, 1000, 0, None)
@@ -106,7 +105,7 @@ def told(records: list[Record]) -> list[tuple[str, int, int]]:
 
 
 def test_without_a_filter_the_encoders_are_the_formats_own():
-    inner, rows = DebeziumJsonEncoder(SETTINGS), SnapshotEncoder(SETTINGS)
+    inner, rows = record_stream(SETTINGS), record_stream(SETTINGS)
     assert filtered(inner, (), SETTINGS, lambda _: None) is inner
     assert filtered(rows, (), SETTINGS, lambda _: None) is rows
 
@@ -268,7 +267,7 @@ def test_messages_go_through():
 
 def test_rows_of_a_snapshot_that_do_not_match_have_no_record():
     facts: list[Fact] = []
-    encoder = filtered(SnapshotEncoder(SETTINGS), chosen(), SETTINGS, facts.append)
+    encoder = filtered(record_stream(SETTINGS), chosen(), SETTINGS, facts.append)
     for each in (relation(ORDERS, "orders", "f"), relation(OTHERS, "others", "f")):
         encoder.define(each, TableDescription(("id",)), BUILTIN_TYPES)
     out: list[Record] = []
@@ -286,7 +285,7 @@ def test_rows_of_a_snapshot_that_do_not_match_have_no_record():
 def test_a_row_of_a_snapshot_without_an_answer_is_told():
     facts: list[Fact] = []
     encoder = filtered(
-        SnapshotEncoder(SETTINGS), chosen("row.status > 'a'", on_error=LEAVE_OUT), SETTINGS, facts.append
+        record_stream(SETTINGS), chosen("row.status > 'a'", on_error=LEAVE_OUT), SETTINGS, facts.append
     )
     encoder.define(relation(ORDERS, "orders", "d"), TableDescription(("id",)), BUILTIN_TYPES)
     out: list[Record] = []

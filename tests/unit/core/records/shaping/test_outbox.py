@@ -22,8 +22,7 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
 from cdcd.core.records.shaping.outbox import REPORT_S, shaped
 from cdcd.core.records.shaping.settings import Outbox, OutboxTable
@@ -49,7 +48,7 @@ class Encoding:
     def __init__(self, outbox: Outbox, settings: EncoderSettings = SETTINGS) -> None:
         self.facts: list[Fact] = []
         self.now_us = 0
-        self.encoder = shaped(DebeziumJsonEncoder(settings), outbox, settings, self.facts.append)
+        self.encoder = shaped(record_stream(settings), outbox, settings, self.facts.append)
         for each in DESCRIBED:
             self.encoder.define(each, TableDescription(("key",)), BUILTIN_TYPES)
         self.encoder.begin(5, 1000, 0, None)
@@ -96,7 +95,7 @@ def numbers(records: list[Record]) -> list[int]:
 
 
 def test_without_an_outbox_the_encoder_is_the_formats_own():
-    inner = DebeziumJsonEncoder(SETTINGS)
+    inner = record_stream(SETTINGS)
     assert shaped(inner, Outbox(("events.a",)), SETTINGS, unheard) is inner
 
 
@@ -264,7 +263,7 @@ def test_a_table_that_is_renamed_is_an_outbox_table_no_more():
 
 
 def test_all_that_the_engine_asks_of_a_relation_is_the_formats_answer():
-    inner = DebeziumJsonEncoder(SETTINGS)
+    inner = record_stream(SETTINGS)
     encoder = shaped(inner, BOTH, SETTINGS, unheard)
     encoder.define(DESCRIBED[1], TableDescription(("key",)), BUILTIN_TYPES)
     assert encoder.tables.knows(OUTBOX)
@@ -283,7 +282,7 @@ def test_all_that_the_engine_asks_of_a_relation_is_the_formats_answer():
 
 def test_what_an_application_publishes_stays_as_it_is_beside_cloudevents():
     settings = replace(SETTINGS, value_format="cloudevents")
-    encoder = shaped(JsonEventsEncoder(settings), BOTH, settings, unheard)
+    encoder = shaped(record_stream(settings), BOTH, settings, unheard)
     for each in DESCRIBED:
         encoder.define(each, TableDescription(("key",)), BUILTIN_TYPES)
     encoder.begin(5, 1000, 0, None)

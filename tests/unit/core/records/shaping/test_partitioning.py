@@ -27,11 +27,7 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.avro.encoder import RegistryEncoder
-from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import HEADER_PARTITION, EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.flattening import Flattening
 from cdcd.core.records.schema_registrations import SchemaIds
@@ -43,6 +39,7 @@ from cdcd.core.records.shaping.partitioning import (
     without_partition,
 )
 from cdcd.core.records.shaping.settings import TableFilter
+from tests.unit.core.records.formats import json_of
 
 ORDERS, OTHERS = 7, 8
 INT4, TEXT, INTS = 23, 25, 1007
@@ -85,7 +82,7 @@ class Encoding:
         orders: Relation | None = None,
         table: TableDescription = KEYED,
     ) -> None:
-        self.encoder = partitioned(inner or DebeziumJsonEncoder(settings), settings)
+        self.encoder = partitioned(inner or record_stream(settings), settings)
         self.encoder.define(orders or relation(ORDERS, "orders"), table, BUILTIN_TYPES)
         self.encoder.define(relation(OTHERS, "others"), table, BUILTIN_TYPES)
         self.encoder.begin(5, 1000, 0, None)
@@ -178,7 +175,7 @@ def test_a_value_that_the_server_did_not_send_ends_the_daemon_by_name():
 
 
 def test_values_in_binary_form_have_the_same_texts():
-    inner = DebeziumJsonEncoder(SETTINGS, binary=True)
+    inner = record_stream(SETTINGS, binary=True)
     binary = (Binary(pack("!i", 1)), Binary(pack("!i", 70)), b"n")
     (record,) = Encoding(inner).records(Insert(None, ORDERS, binary))
     assert partition(record) == of("70")
@@ -193,7 +190,7 @@ def test_a_table_without_a_key_moves_too():
 
 
 def test_other_tables_and_truncates_are_left_alone():
-    plain = DebeziumJsonEncoder(EncoderSettings("1", "shop", "db"))
+    plain = record_stream(EncoderSettings("1", "shop", "db"))
     for each in (relation(ORDERS, "orders"), relation(OTHERS, "others")):
         plain.define(each, KEYED, BUILTIN_TYPES)
     plain.begin(5, 1000, 0, None)
@@ -208,7 +205,7 @@ def test_other_tables_and_truncates_are_left_alone():
 
 
 def test_without_rules_the_encoder_is_the_formats_own():
-    inner = SnapshotEncoder(EncoderSettings("1", "shop", "db"))
+    inner = record_stream(EncoderSettings("1", "shop", "db"))
     assert partitioned(inner, EncoderSettings("1", "shop", "db")) is inner
     assert partitioned(inner, EncoderSettings("1", "shop", "db")) is inner
 
@@ -234,15 +231,15 @@ def test_descriptions_and_their_like_keep_their_own_partition():
 
 
 def test_compiled_code_writes_other_events_into_its_buffer_and_moves_as_ever():
-    inner = DebeziumJsonEncoder(SETTINGS)
-    inner.writes = True
+    inner = record_stream(SETTINGS)
+    json_of(inner).writes = True
     messages: list[Message] = [
         Insert(None, ORDERS, row(1, 70)),
         update(row(1, 70), row(1, 71)),
         Delete(None, ORDERS, "O", row(1, 71)),
     ]
     assert Encoding(inner).records(*messages) == Encoding().records(*messages)
-    assert inner.writes
+    assert json_of(inner).writes
 
 
 def test_rows_of_a_streamed_transaction_are_not_drafted():
@@ -264,7 +261,7 @@ def test_avro_events_and_flattened_records_move_as_well():
     avro = EncoderSettings(
         "1", "shop", "db", partition_rules=RULES, value_format="avro", key_format="avro", schema_ids=ids
     )
-    inner = RegistryEncoder(avro)
+    inner = record_stream(avro)
     inner.define(relation(ORDERS, "orders"), KEYED, BUILTIN_TYPES)
     for at, use in enumerate(inner.unregistered(ORDERS)):
         ids.put(use, at + 1)
@@ -274,10 +271,10 @@ def test_avro_events_and_flattened_records_move_as_well():
     assert found[0][3] is not None
     assert found[0][3][0][0] == NEW_KEY
     events = EncoderSettings("1", "shop", "db", partition_rules=RULES, value_format="cloudevents")
-    found = Encoding(JsonEventsEncoder(events), events).records(moved)
+    found = Encoding(record_stream(events), events).records(moved)
     assert [partition(each) for each in found] == [of("70"), of("70"), of("71")]
     flat = EncoderSettings("1", "shop", "db", partition_rules=RULES, flattening=Flattening("rewrite"))
-    found = Encoding(FlatEncoder(flat), flat).records(moved)
+    found = Encoding(record_stream(flat), flat).records(moved)
     assert [partition(each) for each in found] == [of("70"), of("70"), of("71")][-len(found) :]
 
 
@@ -303,7 +300,7 @@ def test_a_malformed_row_is_refused_in_the_encoders_words():
 def test_a_filter_stands_in_front_so_that_rows_enter_and_leave_in_their_own_partitions():
     text = "row.note == 'n'"
     encoder = filtered(
-        partitioned(DebeziumJsonEncoder(SETTINGS), SETTINGS),
+        partitioned(record_stream(SETTINGS), SETTINGS),
         (TableFilter("public.orders", text, parse_expression(text)),),
         SETTINGS,
         unheard,
@@ -346,7 +343,7 @@ class TestRowsThatAreRead:
     def encoded(
         self, lines: list[bytes], dropped: set[bytes], settings: EncoderSettings = SETTINGS
     ) -> list[Record]:
-        encoder = partitioned(SnapshotEncoder(settings), settings)
+        encoder = partitioned(record_stream(settings), settings)
         encoder.define(relation(ORDERS, "orders"), KEYED, BUILTIN_TYPES)
         out: list[Record] = []
         encoder.encode_rows(ORDERS, lines, POSITION, 0, out, dropped)
@@ -371,7 +368,7 @@ class TestRowsThatAreRead:
     def test_nor_do_rows_with_values_that_have_no_form(self):
 
         settings = EncoderSettings("1", "shop", "db", partition_rules=RULES, modes=Modes(decimal="precise"))
-        encoder = partitioned(SnapshotEncoder(settings), settings)
+        encoder = partitioned(record_stream(settings), settings)
         columns = tuple(
             Column(1, each, kind, -1) for each, kind in (("id", INT4), ("customer", INT4), ("n", 1700))
         )

@@ -26,10 +26,8 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.available import format_of
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.cloud_events import BINARY, CloudEvents
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.encoder import Encoder, EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.flattening import Flattening
 from cdcd.core.records.shaping.filtering import filtered
@@ -79,7 +77,7 @@ class Encoding:
         self.facts: list[Fact] = []
         self.now_us = 0
         self.encoder = filtered(
-            routed(DebeziumJsonEncoder(settings), chosen(**rest), settings, self.facts.append),
+            routed(record_stream(settings), chosen(**rest), settings, self.facts.append),
             filters,
             settings,
             self.facts.append,
@@ -131,7 +129,7 @@ def told(records: list[Record]) -> list[tuple[str, str, int, int]]:
 
 
 def test_without_routes_the_encoders_are_the_formats_own():
-    inner, rows = DebeziumJsonEncoder(SETTINGS), SnapshotEncoder(SETTINGS)
+    inner, rows = record_stream(SETTINGS), record_stream(SETTINGS)
     assert routed(inner, (), SETTINGS, lambda _: None) is inner
     assert routed(rows, (), SETTINGS, lambda _: None) is rows
 
@@ -286,9 +284,7 @@ def test_a_row_without_an_answer_goes_to_its_own_topic_and_is_told():
         Route("row.region == 'us'", parse_expression("row.region == 'us'"), US),
     )
     facts: list[Fact] = []
-    encoder = routed(
-        DebeziumJsonEncoder(SETTINGS), (TableRoutes("public.orders", rules),), SETTINGS, facts.append
-    )
+    encoder = routed(record_stream(SETTINGS), (TableRoutes("public.orders", rules),), SETTINGS, facts.append)
     encoder.define(relation(ORDERS, "orders", "f"), TableDescription(("id",)), BUILTIN_TYPES)
     encoder.begin(5, 1000, 0, None)
     out: list[Record] = []
@@ -356,7 +352,7 @@ def test_a_malformed_row_is_refused_as_without_routes(broken: bytes):
 
 
 def rows_encoder() -> Encoder:
-    encoder = routed(SnapshotEncoder(SETTINGS), chosen(), SETTINGS, lambda _: None)
+    encoder = routed(record_stream(SETTINGS), chosen(), SETTINGS, lambda _: None)
     for oid, name in ((ORDERS, "orders"), (OTHERS, "others")):
         encoder.define(relation(oid, name, "f"), TableDescription(("id",)), BUILTIN_TYPES)
     return encoder
@@ -400,7 +396,7 @@ def test_the_first_and_the_last_record_of_a_snapshot_are_marked(lines: list[byte
 
 
 def test_rows_of_a_table_without_a_key_have_no_keys():
-    encoder = routed(SnapshotEncoder(SETTINGS), chosen(), SETTINGS, lambda _: None)
+    encoder = routed(record_stream(SETTINGS), chosen(), SETTINGS, lambda _: None)
     columns = tuple(
         Column(0, each.name, each.type_oid, -1) for each in relation(ORDERS, "orders", "n").columns
     )
@@ -446,9 +442,8 @@ def test_all_topics_of_a_table_are_known():
 )
 def test_records_of_every_form_go_where_their_rows_do(form: dict[str, Any]):
     settings = replace(SETTINGS, **form)
-    records = format_of(settings)
-    encoder = routed(records(settings, False, lambda _: None), chosen(), settings, lambda _: None)
-    rows = routed(records(settings, False, lambda _: None), chosen(), settings, lambda _: None)
+    encoder = routed(record_stream(settings), chosen(), settings, lambda _: None)
+    rows = routed(record_stream(settings), chosen(), settings, lambda _: None)
     for each in (encoder, rows):
         each.define(relation(ORDERS, "orders", "f"), TableDescription(("id",)), BUILTIN_TYPES)
     encoder.begin(5, 1000, 0, None)
@@ -470,9 +465,8 @@ def test_records_in_avro_have_the_ids_of_their_topics_schemas():
         Route(text, parse_expression(text), "") for text in ("row.region == 'us'", "row.region == 'eu'")
     )
     routes = (TableRoutes("public.orders", rules),)
-    records = format_of(settings)
-    encoder = routed(records(settings, False, lambda _: None), routes, settings, lambda _: None)
-    rows = routed(records(settings, False, lambda _: None), routes, settings, lambda _: None)
+    encoder = routed(record_stream(settings), routes, settings, lambda _: None)
+    rows = routed(record_stream(settings), routes, settings, lambda _: None)
     for each in (encoder, rows):
         each.define(relation(ORDERS, "orders", "f"), TableDescription(("id",)), BUILTIN_TYPES)
     assert schemas.register(encoder, ORDERS) == 6

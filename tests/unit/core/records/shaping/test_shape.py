@@ -11,9 +11,10 @@ from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Insert, Relation
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
 from cdcd.core.records.shaping.shape import Part, Shape
+from cdcd.core.records.stream import RecordStream
 
 uncompiled = pytest.mark.skipif(is_compiled(), reason="a compiled class has compiled subclasses only")
 OID = 7
@@ -45,8 +46,8 @@ def shape_of(becomes: Any, word: bytes = b"x") -> Shape:
     return Takes()
 
 
-def stream(*shapes: Shape, **settings: Any) -> DebeziumJsonEncoder:
-    made = DebeziumJsonEncoder(EncoderSettings("1", "shop", "db", **settings))
+def stream(*shapes: Shape, **settings: Any) -> RecordStream:
+    made = record_stream(EncoderSettings("1", "shop", "db", **settings))
     for shape in shapes:
         made.shape_by(shape)
     made.define(RELATION, TableDescription(("id",)), {})
