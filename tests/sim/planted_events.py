@@ -2,7 +2,7 @@
 
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.cloudevents.attributes import DATA_CHANGE, Events
-from cdcd.core.records.cloudevents.json_events import EventRows
+from cdcd.core.records.cloudevents.json_events import JsonEventRows
 from cdcd.core.records.cloudevents.tables import EventTables
 from cdcd.core.records.debezium_json.encoder import JsonFormat
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
@@ -33,7 +33,7 @@ def stream_named_by_the_change(settings: EncoderSettings) -> RecordStream:
     stream = record_stream(settings)
     assert isinstance(stream.format, JsonFormat)
     rows = stream.format._around
-    assert isinstance(rows, EventRows)
+    assert isinstance(rows, JsonEventRows)
     rows._events.__class__ = TablesNamedByTheChange
     return stream
 

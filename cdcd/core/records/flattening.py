@@ -1,6 +1,6 @@
 """Settings for flattened records, whose value is the row itself, as from Debezium's transform ExtractNewRecordState.
 
-`debezium_json/flat_encoder.py` writes the records.
+`debezium_json/flat_rows.py` writes the rows in JSON, `avro/around.py` those of binary formats.
 """
 
 from dataclasses import dataclass

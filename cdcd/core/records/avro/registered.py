@@ -1,6 +1,7 @@
 """The schemas of a format with a registry: their ids, and the beginnings of keys and values that name them."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from librt.strings import BytesWriter
 
@@ -23,7 +24,7 @@ from cdcd.core.records.format import Schemas
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.records.unwritable import UnwritableError
 
-_OTHERS = (MESSAGES, HEARTBEATS, TRANSACTIONS)
+_OTHERS: Final = (MESSAGES, HEARTBEATS, TRANSACTIONS)
 
 
 class RegisteredSchemas(Schemas):

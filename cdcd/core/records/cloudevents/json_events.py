@@ -39,7 +39,7 @@ _MESSAGE_OP: Final = "m"
 _END: Final = b"}"
 
 
-class EventRows(JsonAround):
+class JsonEventRows(JsonAround):
     """Makes events whose data is both rows."""
 
     def __init__(self, settings: EncoderSettings, current: Current, events: EventTables) -> None:
@@ -200,7 +200,7 @@ def json_events_format(
     events = EventTables(settings, form, current, metadata)
     if settings.flattening is not None:
         return JsonFormat(settings, current, FlatRows(settings, current, observe, events), messages, metadata)
-    around = EventRows(settings, current, events)
+    around = JsonEventRows(settings, current, events)
     made = JsonFormat(settings, current, around, messages, metadata)
     # The id of an event is in two places, so no record is made when it is handed over.
     made.drafts = JsonDrafts(made, around, tables, current, tombstones=settings.tombstones, is_late=False)

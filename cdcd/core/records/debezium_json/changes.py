@@ -273,7 +273,7 @@ def _problem(value: Value, converter: Converter) -> str:
     except WithoutReaderError:
         return WITHOUT_READER
     except UnwritableError:
-        # The value is not malformed: `DebeziumJsonEncoder` replaces it by another one.
+        # The value is not malformed: `StandIns` replaces it by another one.
         return ""
     except UnicodeDecodeError:
         # The same is true here if the value is a text that somebody wrote.

@@ -1,6 +1,6 @@
 """Flattened records in every format: read by each format's own library, they have what flattened JSON has.
 
-Flattened JSON is compared with a real Debezium in `debezium_json/test_flat_encoder.py`.
+Flattened JSON is compared with a real Debezium in `debezium_json/test_flat_rows.py`.
 """
 
 import json
@@ -34,7 +34,7 @@ from tests.unit.core.records.avro.reading import Schemas as AvroSchemas
 from tests.unit.core.records.avro.reading import as_avro_would
 from tests.unit.core.records.cloudevents.reading import read_event, size_of
 from tests.unit.core.records.debezium_json.test_debezium_schemas import ORDERS
-from tests.unit.core.records.debezium_json.test_flat_encoder import ALL, added, row
+from tests.unit.core.records.debezium_json.test_flat_rows import ALL, added, row
 from tests.unit.core.records.debezium_json.test_golden_records import types_of
 from tests.unit.core.records.protobuf.reading import Schemas as ProtobufSchemas
 from tests.unit.core.records.protobuf.reading import expected

@@ -13,7 +13,7 @@ from cdcd.core.records.cloud_events import CloudEvents
 from cdcd.core.records.encoder import HEARTBEATS, Record, SnapshotPosition
 from tests.unit.core.records.avro.reading import Schemas
 from tests.unit.core.records.cloudevents.reading import events_settings, extensions_of, read_event, size_of
-from tests.unit.core.records.cloudevents.test_json_encoder import ITEM, NOW_US, OID
+from tests.unit.core.records.cloudevents.test_json_events import ITEM, NOW_US, OID
 from tests.unit.core.records.debezium_json.test_drafting import row
 
 MODES = ["structured", "binary"]
