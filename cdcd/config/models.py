@@ -38,6 +38,7 @@ from cdcd.config.types import Name, Section
 from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.catalog.routing import TopicNames, collisions, equivalent, parse_table
 from cdcd.core.catalog.topic_templates import begins_as_table
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.records.cloud_events import CLOUDEVENTS
 
 _REGISTERED: Final = ("avro", "protobuf")
@@ -451,6 +452,11 @@ class Config(Section):
         """Whether a table that is added to the publication is read."""
         chosen = self.snapshot.added_tables
         return self.postgres.publication_changes != "never" if chosen is None else chosen
+
+    @property
+    def snapshots(self) -> SnapshotSettings:
+        """How rows are read that are in the tables already."""
+        return self.snapshot.settings(self.on_demand(), added_tables=self.reads_added)
 
     def on_demand(self) -> tuple[str, ...]:
         """Patterns of the tables that no snapshot reads unless somebody asks for them."""

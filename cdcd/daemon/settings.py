@@ -32,14 +32,9 @@ from cdcd.core.records.cloud_events import CLOUDEVENTS
 from cdcd.core.records.encoder import SKIPPABLE, EncoderSettings
 from cdcd.core.records.schema_registrations import SchemaIds
 from cdcd.core.records.shaping.publishing import PREFIX as PUBLISHED_PREFIX
-from cdcd.core.snapshot.beginning import ONLY
 from cdcd.core.snapshot.signals import CONTENT_MAX, RESERVED
 
 _KEYS: Final = ("hash_key", "encryption_key")
-
-TABLES_AHEAD: Final = 32
-"""Tables that are looked up beside those that are read. A new table takes some 20 round trips and waits for the stream
-twice, so that four at a time would take minutes for 2,000 tables. Each costs some 100 bytes of the checkpoint."""
 
 TRANSACTION_S: Final = 60.0
 """Timeout of Kafka transactions in seconds, if the brokers' maximum is unknown."""
@@ -47,26 +42,16 @@ TRANSACTION_S: Final = 60.0
 
 def start_settings(config: Config) -> StartSettings:
     """Return the part of the configuration that affects the decisions of a start."""
-    postgres, snapshot = config.postgres, config.snapshot
     return StartSettings(
-        slot=postgres.slot,
-        publication=postgres.publication,
+        stream=config.postgres.stream,
+        snapshot=config.snapshots,
         sets_aside=config.tables.on_error == "set_aside",
         checkpoint_topic=config.topics.checkpoint,
         topics=config.topic_names(),
-        protocol=postgres.protocol,
-        streaming=postgres.streaming,
-        two_phase=postgres.two_phase,
         messages=config.hears_messages,
         delivers_messages=config.delivers_messages,
         publishes_messages=config.outbox.messages,
         truncate=config.writes_truncates,
-        origin=postgres.origin,
-        failover=postgres.failover,
-        snapshot_mode=snapshot.mode,
-        heals=snapshot.lost_slot == "heal",
-        snapshot_method=snapshot.method,
-        exclude=config.on_demand(),
         counts_epochs=config.kafka.delivery == "at_least_once",
         name=config.name,
         records=record_settings(config),
@@ -127,34 +112,20 @@ def engine_settings(
         delivers_messages: True if logical messages have records, also messages that were not requested (`Ready`).
         server_version: `server_version_num`. It decides whether the server sends logical messages.
     """
-    transaction, snapshot = config.kafka.transaction, config.snapshot
-    exactly_once = config.kafka.delivery == "exactly_once"
     return EngineSettings(
         name=config.name,
-        bytes_max=transaction.bytes_max,
-        records_max=transaction.records_max,
-        queue_bytes_max=config.kafka.queue_bytes_max,
-        whole_bytes_max=transaction.whole_bytes_max if exactly_once else None,
+        batches=config.kafka.batches,
+        snapshot=config.snapshots,
+        heartbeat=config.heartbeat.settings,
         status_interval_s=interval_for(config.postgres.status_interval_s, wal_sender_timeout_s),
         shutdown_grace_s=config.postgres.shutdown_grace_s,
         prepared_warning_age_s=config.postgres.prepared_warning_age_s,
-        chunk_bytes=snapshot.chunk_bytes,
-        parallelism=snapshot.parallelism,
-        tables_ahead=TABLES_AHEAD,
-        snapshot_mode=snapshot.mode,
-        added_tables=config.reads_added,
-        signals=snapshot.signals,
         request_tokens=request_tokens(config),
-        rereads_per_hour_max=config.snapshot.rereads_per_hour_max,
         truncate=config.writes_truncates,
-        snapshot_only=snapshot.mode == ONLY,
-        heartbeat_s=config.heartbeat.interval_s,
-        heartbeat_query=config.heartbeat.action_query is not None,
-        watermark_s=config.heartbeat.watermark_interval_s,
         message_prefixes=None if delivers_messages else _published_prefixes(config),
         record_bytes_max=_record_bytes_max(config),
         sets_aside=config.tables.on_error == "set_aside",
-        has_requests=snapshot.signals != "off" and server_version >= OPTION_SINCE["messages"],
+        has_requests=config.snapshot.signals != "off" and server_version >= OPTION_SINCE["messages"],
         fails_over_bytes=sink_settings(config, TRANSACTION_S).message_bytes_max
         if config.kafka.oversized == "fail"
         else 0,

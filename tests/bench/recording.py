@@ -24,7 +24,7 @@ from cdcd.core.engine.actions import Describe, EnsureTopics, Ship, Wait
 from cdcd.core.engine.building import SessionStart, build_engine
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.engine import Engine
-from cdcd.core.engine.settings import EngineSettings
+from cdcd.core.engine.settings import BatchSettings, EngineSettings, SnapshotSettings
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Begin, Column, Commit, Insert, Message, Relation
 from cdcd.core.protocol.writer import write_message
@@ -42,7 +42,9 @@ RECEIVED: Final = 1000
 
 LIMITS: Final = Limits(bytes_max=4 << 30, age_s_max=None, segment_bytes=64 << 20)
 START: Final = SessionStart(
-    settings=EngineSettings("bench", 1 << 20, 10_000, 64 << 20, 1 << 30, 10.0, snapshot_mode="never"),
+    settings=EngineSettings(
+        "bench", BatchSettings(1 << 20, 10_000, 64 << 20, 1 << 30), 10.0, SnapshotSettings(mode="never")
+    ),
     checkpoint=Checkpoint("1", 1, "s", Position(end_lsn=1), 1),
     encoding=EncoderSettings("0.1.0", "shop", "shop"),
     published={16384: "public.plain"},

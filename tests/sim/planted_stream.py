@@ -9,6 +9,7 @@ from cdcd.core.engine.delivery import Delivery
 from cdcd.core.engine.feedback import Feedback
 from cdcd.core.engine.ingest import Ingest
 from cdcd.core.engine.queue import Batch, BatchQueue
+from cdcd.core.engine.settings import BatchSettings
 from cdcd.core.facts import unheard
 from cdcd.core.protocol.frames import XLOG_HEADER, StatusUpdate
 from cdcd.core.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
@@ -294,8 +295,8 @@ class CountsRecords(BatchQueue):
 class CutsWhole(BatchQueue):
     """Each part of a large transaction is a Kafka transaction (G10)."""
 
-    def __init__(self, position: Position, **options: Any) -> None:
-        super().__init__(position, **{**options, "whole_bytes_max": 0})
+    def __init__(self, position: Position, limits: BatchSettings, **options: Any) -> None:
+        super().__init__(position, replace(limits, whole_bytes_max=0), **options)
 
 
 class NeverTellsTheRest(BatchQueue):

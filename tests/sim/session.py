@@ -35,7 +35,7 @@ from cdcd.core.engine.fates import AsideNotes
 from cdcd.core.engine.leavings import FirstStart, Leaving
 from cdcd.core.engine.left_out import LeftOutTables
 from cdcd.core.engine.logged import DurableLog, LoggedSession
-from cdcd.core.engine.settings import EngineSettings
+from cdcd.core.engine.settings import BatchSettings, EngineSettings, HeartbeatSettings, SnapshotSettings
 from cdcd.core.engine.startup import (
     STEPS,
     EndFormerRows,
@@ -44,6 +44,7 @@ from cdcd.core.engine.startup import (
     Ready,
     Start,
     StartSettings,
+    StreamSettings,
     WithoutConditions,
 )
 from cdcd.core.engine.startup_positions import Step
@@ -358,8 +359,12 @@ class Session:
         streaming: Any = self.rng.choice(settings.streaming)
         start = Start(
             StartSettings(
-                slot="simulated",
-                publication="simulated",
+                StreamSettings(
+                    slot="simulated",
+                    publication="simulated",
+                    streaming=streaming,
+                    two_phase=self.instance.two_phase,
+                ),
                 checkpoint_topic="checkpoint",
                 topics=TopicNames(
                     TOPIC_PREFIX,
@@ -370,17 +375,15 @@ class Session:
                     None,
                     routes=TOPICS if settings.routes else (),
                 ),
-                streaming=streaming,
-                two_phase=self.instance.two_phase,
+                snapshot=SnapshotSettings(
+                    mode=settings.snapshot_mode, method=settings.snapshot_method, heals=settings.heals
+                ),
                 messages=settings.messages,
-                snapshot_mode=settings.snapshot_mode,
-                snapshot_method=settings.snapshot_method,
                 counts_epochs=not settings.exactly_once,
                 name="sim",
                 truncate=settings.truncate_records,
                 records=self.instance.records,
                 protects=settings.protected,
-                heals=settings.heals,
             ),
             self.around.observe,
             flushed=self.ledger.flushed,
@@ -634,22 +637,28 @@ class Session:
         self.engine = Engine(
             EngineSettings(
                 name=self.settings.pipeline,
-                bytes_max=settings.batch_bytes_max,
-                records_max=settings.batch_records_max,
-                queue_bytes_max=settings.queue_bytes_max,
-                whole_bytes_max=settings.whole_bytes_max if settings.exactly_once else None,
+                batches=BatchSettings(
+                    bytes_max=settings.batch_bytes_max,
+                    records_max=settings.batch_records_max,
+                    queue_bytes_max=settings.queue_bytes_max,
+                    whole_bytes_max=settings.whole_bytes_max if settings.exactly_once else None,
+                ),
                 status_interval_s=settings.status_interval_s,
-                chunk_bytes=settings.chunk_bytes,
-                parallelism=settings.parallelism,
-                tables_ahead=settings.tables_ahead,
+                snapshot=SnapshotSettings(
+                    mode=settings.snapshot_mode,
+                    chunk_bytes=settings.chunk_bytes,
+                    parallelism=settings.parallelism,
+                    added_tables=settings.added_tables,
+                    signals=settings.signals,
+                    tables_ahead=settings.tables_ahead,
+                ),
+                heartbeat=HeartbeatSettings(
+                    interval_s=settings.heartbeat_s,
+                    has_query=settings.heartbeat_s > 0,
+                    watermark_s=settings.watermark_s,
+                ),
                 sets_aside=settings.sets_aside,
-                snapshot_mode=settings.snapshot_mode,
-                added_tables=settings.added_tables,
-                signals=settings.signals,
                 truncate=settings.truncate_records,
-                heartbeat_s=settings.heartbeat_s,
-                heartbeat_query=settings.heartbeat_s > 0,
-                watermark_s=settings.watermark_s,
                 large_bytes=settings.large_bytes,
                 quiet_s=settings.status_interval_s,
             ),

@@ -178,9 +178,9 @@ def test_a_redacted_recording_has_the_same_changes_with_other_values(tmp_path, m
 
 def another_limit(start: SessionStart) -> SessionStart:
     """Not the recorded start, so that the replay is a free one."""
-    return replace(
-        start, settings=replace(start.settings, queue_bytes_max=start.settings.queue_bytes_max + 1)
-    )
+    batches = start.settings.batches
+    batches = replace(batches, queue_bytes_max=batches.queue_bytes_max + 1)
+    return replace(start, settings=replace(start.settings, batches=batches))
 
 
 def must_differ_in_values_only(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> int:

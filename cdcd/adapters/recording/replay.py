@@ -23,6 +23,7 @@ from cdcd.adapters.recording.replayed_session import BEGIN, END, GO_ON, Replayed
 from cdcd.adapters.recording.segments import Commit, Place, Tear
 from cdcd.core.engine.building import SessionStart
 from cdcd.core.engine.queue import Batch
+from cdcd.core.engine.settings import HeartbeatSettings
 from cdcd.core.errors import FatalError
 from cdcd.core.facts import Observer
 from cdcd.core.transactions.position import Position
@@ -111,7 +112,7 @@ class Replay:
         is_whole = self._begin is None and self._end is None
         exact = start == event.start and event.first and event.version == __version__ and is_whole
         if not exact:
-            start = replace(start, settings=replace(start.settings, heartbeat_s=0.0, watermark_s=0.0))
+            start = replace(start, settings=replace(start.settings, heartbeat=HeartbeatSettings()))
             # The end of the durable log's logged session does not matter for other records or limits.
             start = replace(start, logged_until=0)
         if before is not None and not before.exact:

@@ -20,7 +20,7 @@ from cdcd.core.catalog.routing import RoutedTopics
 from cdcd.core.catalog.table_rules import KeyRule, PartitionRule
 from cdcd.core.engine import actions
 from cdcd.core.engine.exported import ExportedTables
-from cdcd.core.engine.settings import EngineSettings
+from cdcd.core.engine.settings import BatchSettings, EngineSettings, HeartbeatSettings, SnapshotSettings
 from cdcd.core.errors import TransientError
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.cloud_events import CloudEvents
@@ -41,7 +41,8 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         actions.Published, actions.Enums, actions.Busy,
         reading.SourcePart, reading.SourceTable, reading.PageQuery, reading.KeyQuery, reading.Rows,
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
-        EngineSettings, EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
+        EngineSettings, BatchSettings, SnapshotSettings, HeartbeatSettings,
+        EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
         TypeDescription, Outbox, OutboxTable, Flattening, AddedField, CloudEvents, TableFilter, CelLiteral,
         CelColumn, CelList, CelCall, TableSelection, KeyRule, PartitionRule,
         FieldRule, RoutedTopics, Route, TableRoutes,
@@ -200,6 +201,8 @@ class Reader:
                 f"The recording has a {name}, which this version does not know.", hint=VERSION
             )
         given = {self.text(): self.value() for _ in range(self.size())}
+        if made is EngineSettings:
+            _group(given)
         known = {field.name: field for field in fields(made)}
         missing = [
             name
@@ -209,6 +212,39 @@ class Reader:
         if missing or given.keys() - known.keys():
             raise RecordingError(f"The recording has another form of {name} than this version.", hint=VERSION)
         return made(**given)
+
+
+_GROUPS: Final[Mapping[str, tuple[type, Mapping[str, str]]]] = {
+    "batches": (
+        BatchSettings,
+        {name: name for name in ("bytes_max", "records_max", "queue_bytes_max", "whole_bytes_max")},
+    ),
+    "snapshot": (
+        SnapshotSettings,
+        {
+            name: name
+            for name in (
+                "chunk_bytes", "parallelism", "added_tables", "signals", "rereads_per_hour_max", "tables_ahead",
+            )
+        }
+        | {"snapshot_mode": "mode"},
+    ),
+    "heartbeat": (
+        HeartbeatSettings,
+        {"heartbeat_s": "interval_s", "heartbeat_query": "has_query", "watermark_s": "watermark_s"},
+    ),
+}  # fmt: skip
+"""Groups of `EngineSettings`, and the fields that former versions recorded in their place."""
+
+
+def _group(given: dict[str, Any]) -> None:
+    """Replace the fields of `EngineSettings` in recordings of former versions, which had no groups, by groups."""
+    for group, (made, former) in _GROUPS.items():
+        taken = {field: given.pop(name) for name, field in former.items() if name in given}
+        if taken:
+            given[group] = made(**taken)
+    # The mode says so.
+    given.pop("snapshot_only", None)
 
 
 VERSION: Final = "Replay it with the version of cdcd that recorded it; `cdcd replay` names that version."

@@ -21,6 +21,7 @@ from cdcd.config.types import (
     TopicName,
     TransactionalId,
 )
+from cdcd.core.engine.settings import BatchSettings
 
 
 class OAuthConfig(Section):
@@ -151,6 +152,17 @@ class KafkaConfig(Section):
         "by cdcd.",
     )
     retry: RetryConfig = Field(description="Back-off after a failure of Kafka.")
+
+    @property
+    def batches(self) -> BatchSettings:
+        """Limits of batches and of the queue."""
+        transaction = self.transaction
+        return BatchSettings(
+            bytes_max=transaction.bytes_max,
+            records_max=transaction.records_max,
+            queue_bytes_max=self.queue_bytes_max,
+            whole_bytes_max=transaction.whole_bytes_max if self.delivery == "exactly_once" else None,
+        )
 
     @field_serializer("properties")
     def _show_properties(self, properties: dict[str, str | SecretStr]) -> dict[str, str]:

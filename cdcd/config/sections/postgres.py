@@ -18,7 +18,8 @@ from cdcd.config.types import (
     TablePatterns,
     Text,
 )
-from cdcd.core.engine.settings import PREPARED_WARNING_AGE_S
+from cdcd.core.engine.settings import PREPARED_WARNING_AGE_S, HeartbeatSettings
+from cdcd.core.engine.startup import StreamSettings
 
 
 class ReaderConfig(Section):
@@ -218,6 +219,19 @@ class PostgresConfig(Section):
             raise ValueError(f"password_command and {given} are both given; give one of them")
         return self
 
+    @property
+    def stream(self) -> StreamSettings:
+        """The stream that a session asks for."""
+        return StreamSettings(
+            slot=self.slot,
+            publication=self.publication,
+            protocol=self.protocol,
+            streaming=self.streaming,
+            two_phase=self.two_phase,
+            origin=self.origin,
+            failover=self.failover,
+        )
+
     @field_serializer("dsn")
     def _show_dsn(self, dsn: SecretStr) -> str:
         return masked_dsn(dsn.get_secret_value())
@@ -290,3 +304,12 @@ class HeartbeatConfig(Section):
         if self.action_query is not None and not self.interval_s:
             raise ValueError("action_query needs interval_s, which says how often the query runs")
         return self
+
+    @property
+    def settings(self) -> HeartbeatSettings:
+        """Intervals of heartbeats and watermarks."""
+        return HeartbeatSettings(
+            interval_s=self.interval_s,
+            has_query=self.action_query is not None,
+            watermark_s=self.watermark_interval_s,
+        )

@@ -6,8 +6,13 @@ from pydantic import AfterValidator, Field, SecretStr, field_serializer
 
 from cdcd.config.masking import MASK
 from cdcd.config.types import KIB, MIB, FilePath, Section, TableName, TablePatterns, Text
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.snapshot.reading import ROWS
 from cdcd.core.snapshot.signals import NAME_MAX
+
+TABLES_AHEAD: Final = 32
+"""Tables that are looked up beside those that are read. A new table takes some 20 round trips and waits for the stream
+twice, so that four at a time would take minutes for 2,000 tables. Each costs some 100 bytes of the checkpoint."""
 
 TOKEN_LENGTH_MIN: Final = 16
 """Characters: fewer can be guessed, since anybody may try."""
@@ -123,6 +128,21 @@ class SnapshotConfig(Section):
         description="How long PostgreSQL may evaluate the where of a request for one chunk. A request that takes "
         "longer is given up with the event table.failed, because a condition may sleep and would keep a reader.",
     )
+
+    def settings(self, exclude: tuple[str, ...], *, added_tables: bool) -> SnapshotSettings:
+        """Return the settings of the engine, with those that depend on other sections as arguments."""
+        return SnapshotSettings(
+            mode=self.mode,
+            method=self.method,
+            exclude=exclude,
+            chunk_bytes=self.chunk_bytes,
+            parallelism=self.parallelism,
+            added_tables=added_tables,
+            signals=self.signals,
+            rereads_per_hour_max=self.rereads_per_hour_max,
+            tables_ahead=TABLES_AHEAD,
+            heals=self.lost_slot == "heal",
+        )
 
     @field_serializer("signal_token")
     def _show_token(self, token: SecretStr | None) -> str | None:

@@ -182,18 +182,15 @@ class Engine:
         self._prepared_age = PreparedAge(settings.prepared_warning_age_s, observe)
         self.queue = parts.queue(
             start.position,
-            bytes_max=settings.bytes_max,
-            records_max=settings.records_max,
-            queue_bytes_max=settings.queue_bytes_max,
+            settings.batches,
             idle_s=settings.status_interval_s,
-            whole_bytes_max=settings.whole_bytes_max,
             progress=self._progress,
             before_cut=self._before_cut,
             counts=self._counts,
             aside=self.fates.table,
         )
         self._feedback = parts.feedback(settings.status_interval_s, now)
-        self._topics = Topics(marked=settings.watermark_s > 0)
+        self._topics = Topics(marked=settings.heartbeat.watermark_s > 0)
         self._rendering = SnapshotRows(
             rows,
             self.queue,
@@ -206,9 +203,7 @@ class Engine:
         self.incremental = parts.incremental(
             start.snapshot or Progress(),
             self._rendering,
-            chunk_bytes=settings.chunk_bytes,
-            parallelism=settings.parallelism,
-            ahead=settings.tables_ahead,
+            settings.snapshot,
             names=published,
             observe=observe,
             changed=self.queue.touch,
@@ -220,8 +215,8 @@ class Engine:
         tables = self._tables = parts.tables(
             self.incremental,
             published,
-            reads=settings.snapshot_mode != "never",
-            reads_added=settings.added_tables,
+            reads=settings.snapshot.reads,
+            reads_added=settings.snapshot.added_tables,
             ends_rows=settings.truncate,
             excluded=excluded,
             observe=observe,
@@ -229,11 +224,10 @@ class Engine:
         labels = Labels(self.incremental.tasks)
         requests = self._requests = parts.requests(
             self.incremental,
+            settings.snapshot,
             name=settings.name,
-            allowed=settings.signals,
             observe=observe,
             tokens=settings.request_tokens,
-            rereads_per_hour_max=settings.rereads_per_hour_max,
             stop_tables=self._stop_tables,
             resume_tables=self._resume_tables,
         )
@@ -247,10 +241,9 @@ class Engine:
                 # A table that was looked at before the session began is protected after the next start, too.
                 self.queue.touch()
         self._heartbeat: Heartbeat | None = None
-        if settings.heartbeat_s:
+        if settings.heartbeat.interval_s:
             self._heartbeat = parts.heartbeat(
-                settings.heartbeat_s,
-                settings.heartbeat_query,
+                settings.heartbeat,
                 encoder=encoder,
                 queue=self.queue,
                 topics=self._topics,
@@ -259,10 +252,10 @@ class Engine:
         self._checked: frozenset[str] = frozenset()
         """Topics that the start has checked, if they are there."""
         self._watermarks: Watermarks | None = None
-        if settings.watermark_s:
+        if settings.heartbeat.watermark_s:
             self._checked = frozenset(map(self._rendering.topic_named, published.values()))
             self._watermarks = parts.watermarks(
-                settings.watermark_s, queue=self.queue, held=self._held, topics=self._marked_topics
+                settings.heartbeat.watermark_s, queue=self.queue, held=self._held, topics=self._marked_topics
             )
         self._ingest = parts.ingest(
             assembler=assembler,
@@ -277,7 +270,7 @@ class Engine:
             topics=self._topics,
             observe=observe,
             outbox=outbox,
-            ends_former_rows=settings.truncate and settings.snapshot_mode != "never",
+            ends_former_rows=settings.truncate and settings.snapshot.reads,
             heartbeat=self._heartbeat,
             watermarks=self._watermarks,
             left_out=parts.left_out(wants, self.fates),
@@ -308,7 +301,7 @@ class Engine:
                 self._rendering,
                 exported.tables,
                 aside=self.fates.aside,
-                chunk_bytes=settings.chunk_bytes,
+                chunk_bytes=settings.snapshot.chunk_bytes,
                 observe=observe,
                 fault=fault,
             ),
@@ -338,8 +331,8 @@ class Engine:
             self.incremental.tasks,
             self._rendering,
             exported.tables,
-            chunk_bytes=self._settings.chunk_bytes,
-            parallelism=self._settings.parallelism,
+            chunk_bytes=self._settings.snapshot.chunk_bytes,
+            parallelism=self._settings.snapshot.parallelism,
             locked=exported.locked,
             aside=self.fates.aside,
             fault=self._fault if self._settings.sets_aside else None,
@@ -767,7 +760,7 @@ class Engine:
         )
         if action is not None:
             return action
-        if self._settings.snapshot_only and self._all_is_read():
+        if self._settings.snapshot.ends and self._all_is_read():
             ending.is_stopping = True
             return Turn()
         return Wait(self._next_at(now))

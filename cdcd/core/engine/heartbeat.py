@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from cdcd.core.engine.actions import RunHeartbeatQuery
 from cdcd.core.engine.queue import Batch, BatchQueue
+from cdcd.core.engine.settings import HeartbeatSettings
 from cdcd.core.engine.topics import Topics
 from cdcd.core.records.encoder import HEARTBEATS, Encoder, Record
 from cdcd.core.transactions.position import Position
@@ -34,16 +35,15 @@ class Heartbeat:
 
     def __init__(
         self,
-        interval_s: float,
-        has_query: bool,
+        settings: HeartbeatSettings,
         *,
         encoder: Encoder,
         queue: BatchQueue,
         topics: Topics,
         held: Callable[[], Position],
     ) -> None:
-        self._interval_s = interval_s
-        self._has_query = has_query
+        self._interval_s = settings.interval_s
+        self._has_query = settings.has_query
         self._encoder = encoder
         self._queue = queue
         self._topics = topics

@@ -29,6 +29,7 @@ from cdcd.core.engine.look_ups import LookUps
 from cdcd.core.engine.one_snapshot import OneSnapshots
 from cdcd.core.engine.plans import OneSnapshot, OpenChunk, Plans, PlanState, TablePlan, WaitingRows
 from cdcd.core.engine.rendering import Rendering
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.watched import WatchedTables
 from cdcd.core.errors import FatalError
@@ -54,8 +55,7 @@ class Incremental:
     and to `reads` where a transaction has ended.
 
     Args:
-        ahead: how many tables beyond `parallelism` are looked up at a time. Only tables of one chunk go
-            on at once, so that no table is watched for long before a connection is free for its rows.
+        settings: size of chunks, and how many tables and chunks are read at a time.
         names: the published tables as `schema.table`, by oid.
         changed: called whenever the progress has changed without rows.
         owns: says whether a table, by oid, has a name where the stream is.
@@ -68,10 +68,8 @@ class Incremental:
         self,
         progress: Progress,
         rendering: Rendering,
+        settings: SnapshotSettings,
         *,
-        chunk_bytes: int,
-        parallelism: int,
-        ahead: int = 0,
         names: Mapping[int, str],
         observe: Observer,
         changed: Callable[[], None],
@@ -91,8 +89,8 @@ class Incremental:
             self.plans,
             self.waiting,
             rendering,
-            chunk_bytes=chunk_bytes,
-            parallelism=parallelism,
+            chunk_bytes=settings.chunk_bytes,
+            parallelism=settings.parallelism,
             owns=owns,
         )
         self.snapshots = OneSnapshots(self.tasks, self.plans, rendering, owns=owns)
@@ -102,15 +100,15 @@ class Incremental:
             self.plans,
             self.reads,
             rendering,
-            chunk_bytes=chunk_bytes,
-            large_max=parallelism if ahead else None,
+            chunk_bytes=settings.chunk_bytes,
+            large_max=settings.parallelism if settings.tables_ahead else None,
             observe=observe,
             owns=owns,
             aside=self._aside,
             snapshots=self.snapshots if ends_rows else None,
         )
-        self._parallelism = parallelism
-        self._tables_max = parallelism + ahead
+        self._parallelism = settings.parallelism
+        self._tables_max = settings.parallelism + settings.tables_ahead
         for task in progress.tasks:
             if task.unsettled:
                 self.plans.restart(task, "more rows were to be read again than the checkpoint can hold")

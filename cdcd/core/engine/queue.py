@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from cdcd.core.engine.checkpoint import AsideTable
+from cdcd.core.engine.settings import BatchSettings
 from cdcd.core.records.encoder import LateRecords, Produce, Record, record_bytes
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.ledger import Ledger
@@ -237,13 +238,7 @@ class BatchQueue:
     and the caller reports it by `delivered`.
 
     Args:
-        bytes_max: a batch ends when its keys and values have this size (see also `PART`).
-        records_max: a batch ends when it has this many records. A transaction with as many is handed over in parts.
-        whole_bytes_max: a transaction with more bytes of records than this is cut into several Kafka transactions.
-            0: every part is a Kafka transaction of its own. None if there are no Kafka transactions.
-        queue_bytes_max: `room` is false while this many bytes wait or are being delivered. It must not be less than
-            `bytes_max`: a transaction of a size between the two would wait for room that only its own end could
-            make.
+        limits: when a batch ends, when a transaction is cut, and when there is no `room`.
         idle_s: how long a batch without records may wait.
         progress: returns the progress of snapshots, which counts all rows that were added so far.
         before_cut: called before a part of a transaction counts as delivered by itself.
@@ -254,24 +249,26 @@ class BatchQueue:
     def __init__(
         self,
         position: Position,
+        limits: BatchSettings,
         *,
-        bytes_max: int,
-        records_max: int,
-        queue_bytes_max: int,
         idle_s: float,
-        whole_bytes_max: int | None = 0,
         progress: Callable[[], Progress | None] = lambda: None,
         before_cut: Callable[[], None] = lambda: None,
         counts: Callable[[], Counts] = lambda: (),
         aside: Callable[[], tuple[AsideTable, ...]] = lambda: (),
     ) -> None:
+        bytes_max, queue_bytes_max, whole_bytes_max = (
+            limits.bytes_max,
+            limits.queue_bytes_max,
+            limits.whole_bytes_max,
+        )
         assert bytes_max <= queue_bytes_max, "a batch must fit into the queue"
         self.size = 0
         self.waiting = 0
         """Number of records that wait or are being delivered; `size` has their bytes."""
         self._bytes_max = bytes_max
         self._part_bytes = max(bytes_max, min(PART * bytes_max, queue_bytes_max // 2))
-        self._records_max = records_max
+        self._records_max = limits.records_max
         self.is_transactional = whole_bytes_max is not None
         """True if records are delivered in Kafka transactions."""
         self._whole_bytes_max = whole_bytes_max or 0

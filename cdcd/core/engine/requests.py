@@ -18,6 +18,7 @@ from typing import Final
 
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.pending import excess
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer, SnapshotSignalled, SnapshotSignalRefused, cut_short
 from cdcd.core.protocol.messages import LogicalMessage
@@ -69,9 +70,9 @@ class Requests:
 
     Args:
         name: name of this pipeline, because a request may be for another one.
-        allowed: which requests are accepted: all, without_where or off.
+        settings: which requests are accepted (`signals`: all, without_where or off), and how many
+            (`rereads_per_hour_max`).
         tokens: digests of tokens (`token_digest`), one of which a request must have; None if it needs none.
-        rereads_per_hour_max: number of readings of one table that requests may start in an hour; 0: no limit.
         stop_tables, resume_tables: set tables aside, or bring them back. They return why this is not possible, or
             "".
     """
@@ -79,12 +80,11 @@ class Requests:
     def __init__(
         self,
         incremental: Incremental,
+        settings: SnapshotSettings,
         *,
         name: str,
-        allowed: str,
         observe: Observer,
         tokens: tuple[str, ...] | None = None,
-        rereads_per_hour_max: int = 0,
         stop_tables: Callable[[Collection[str]], str] = _not_here,
         resume_tables: Callable[[Collection[str]], str] = _not_here,
     ) -> None:
@@ -92,12 +92,12 @@ class Requests:
         self._resume_tables = resume_tables
         self.refused = 0
         """Number of refused requests, reported or not."""
-        self._rereads_max = rereads_per_hour_max
+        self._rereads_max = settings.rereads_per_hour_max
         self._read_at: dict[str, list[int]] = {}
         """Times of the readings that requests started within the last hour, in Unix seconds, by table."""
         self._incremental = incremental
         self._name = name
-        self._allowed = allowed
+        self._allowed = settings.signals
         self._observe = observe
         self._tokens = tokens
         self._held = 0

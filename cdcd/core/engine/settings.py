@@ -1,12 +1,90 @@
-"""The part of the configuration that the engine's decisions depend on."""
+"""The part of the configuration that the engine's decisions depend on.
 
-from dataclasses import dataclass
+A section of the configuration builds each group (`cdcd/config/sections/`); `daemon/settings.py` adds what depends on
+several sections.
+"""
+
+from dataclasses import dataclass, field
 from typing import Final
 
 from cdcd.core.engine.renewal import LARGE_BYTES, QUIET_S
+from cdcd.core.snapshot.beginning import ONLY
+from cdcd.core.snapshot.progress import EXPORTED
 
 PREPARED_WARNING_AGE_S: Final = 300
 """Default of `prepared_warning_age_s`, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """Limits of batches and of the queue, from the section `kafka`.
+
+    Attributes:
+        bytes_max: size in bytes of keys and values at which a batch ends (see also `queue.PART`).
+        records_max: number of records at which a batch ends. A transaction with as many is handed over in parts.
+        queue_bytes_max: bytes that wait or are being delivered, above which nothing is added to the queue. It must not
+            be less than `bytes_max`: a transaction of a size between the two would wait for room that only its own end
+            could make.
+        whole_bytes_max: a transaction with more bytes of records than this is cut into several Kafka transactions.
+            0: every part is a Kafka transaction of its own. None if there are no Kafka transactions.
+    """
+
+    bytes_max: int
+    records_max: int
+    queue_bytes_max: int
+    whole_bytes_max: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """How rows are read that are in the tables already, from the section `snapshot`.
+
+    Attributes:
+        mode, method, signals: as in the configuration.
+        exclude: patterns of the tables that no snapshot reads unless somebody requests it.
+        chunk_bytes, parallelism: bytes of a chunk on disk, and number of chunks that are read at a time.
+        added_tables: whether a table that is added to the publication is read.
+        rereads_per_hour_max: number of readings of one table that requests may start in an hour; 0: no limit.
+        tables_ahead: number of tables beyond `parallelism` that are looked up and wait at a time, if each has only
+            one chunk, so that no table is watched for long before a connection is free for its rows.
+        heals: whether a gap is healed by the differences between topics and tables (`snapshot.lost_slot`).
+    """
+
+    mode: str = "initial"
+    method: str = EXPORTED
+    exclude: tuple[str, ...] = ()
+    chunk_bytes: int = 1 << 20
+    parallelism: int = 4
+    added_tables: bool = False
+    signals: str = "without_where"
+    rereads_per_hour_max: int = 0
+    tables_ahead: int = 0
+    heals: bool = False
+
+    @property
+    def reads(self) -> bool:
+        """True if tables are read without a request."""
+        return self.mode != "never"
+
+    @property
+    def ends(self) -> bool:
+        """True if the session ends when every table is read."""
+        return self.mode == ONLY
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSettings:
+    """Intervals of the records that cdcd makes by itself, from the section `heartbeat`.
+
+    Attributes:
+        interval_s: seconds between heartbeats; 0 if there are none.
+        has_query: whether a query is also run on the source at each interval.
+        watermark_s: seconds between watermarks in the topics of tables; 0 if there are none.
+    """
+
+    interval_s: float = 0.0
+    has_query: bool = False
+    watermark_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,21 +93,12 @@ class EngineSettings:
 
     Attributes:
         name: name of the pipeline.
-        bytes_max, records_max, queue_bytes_max, whole_bytes_max: as in `BatchQueue`.
+        batches, snapshot, heartbeat: what the sections of the configuration build.
         status_interval_s: seconds between status updates to PostgreSQL.
         shutdown_grace_s: maximum of seconds that a PostgreSQL which shuts down waits for what is being delivered.
         prepared_warning_age_s: seconds after which an undecided prepared transaction is reported.
-        chunk_bytes, parallelism: bytes of a chunk on disk, and number of chunks that are read at a time.
-        tables_ahead: number of tables beyond `parallelism` that are looked up and wait at a time, if each has only
-            one chunk.
-        snapshot_mode, added_tables, signals: as in the configuration, under `snapshot`.
         request_tokens: digests of the tokens that requests need; None if they need none.
-        rereads_per_hour_max: number of readings of one table that requests may start in an hour; 0: no limit.
         truncate: whether TRUNCATE makes a record.
-        snapshot_only: whether the session ends when every table is read.
-        heartbeat_s: interval of heartbeats in seconds; 0 if there are none.
-        heartbeat_query: whether a query is also run on the source at each interval.
-        watermark_s: interval of watermarks in the topics of tables, in seconds; 0 if there are none.
         message_prefixes: prefixes of the logical messages that have records; None if all have records.
         large_bytes, quiet_s: as in `Renewal`.
         record_bytes_max: size above which the producer refuses records, if each row has a record with all its
@@ -41,30 +110,18 @@ class EngineSettings:
     """
 
     name: str
-    bytes_max: int
-    records_max: int
-    queue_bytes_max: int
-    whole_bytes_max: int | None
+    batches: BatchSettings
     status_interval_s: float
+    snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
+    heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
     shutdown_grace_s: float = 5.0
     prepared_warning_age_s: float = PREPARED_WARNING_AGE_S
-    chunk_bytes: int = 1 << 20
-    parallelism: int = 4
-    snapshot_mode: str = "initial"
-    added_tables: bool = False
-    signals: str = "without_where"
     truncate: bool = True
-    snapshot_only: bool = False
-    heartbeat_s: float = 0.0
-    heartbeat_query: bool = False
-    watermark_s: float = 0.0
     request_tokens: tuple[str, ...] | None = None
     message_prefixes: tuple[bytes, ...] | None = None
     large_bytes: int = LARGE_BYTES
     quiet_s: float = QUIET_S
     record_bytes_max: int = 0
-    rereads_per_hour_max: int = 0
-    tables_ahead: int = 0
     sets_aside: bool = False
     fails_over_bytes: int = 0
     has_requests: bool = True

@@ -20,7 +20,7 @@ with the answer, and decides. The daemon (`daemon/start_requests.py`) and the si
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from cdcd.core.catalog.money import DIGITS_OF_C
@@ -40,6 +40,7 @@ from cdcd.core.engine.record_settings import (
     with_money_digits,
     with_roots,
 )
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.engine.startup_positions import Positions, Step, first_flush
 from cdcd.core.engine.startup_requests import (
     BindColumns,
@@ -103,17 +104,36 @@ asks for them. Checkpoints of versions that delivered all messages by default do
 
 
 @dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """The stream that a session asks for, from the section `postgres`.
+
+    Attributes:
+        slot, publication: names.
+        protocol, streaming, two_phase, origin: arguments of `versions.start_options`.
+        failover: standbys get a copy of the slot.
+    """
+
+    slot: str
+    publication: str
+    protocol: int | Literal["auto"] = "auto"
+    streaming: Literal["auto", "off", "on", "parallel"] = "auto"
+    two_phase: bool = False
+    origin: Literal["any", "none"] = "any"
+    failover: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StartSettings:
     """The part of the configuration that the start depends on.
 
     Attributes:
-        name, slot, publication, checkpoint_topic: names.
-        protocol, streaming, two_phase, messages, origin: arguments of `versions.start_options`.
+        name, checkpoint_topic: names.
+        stream: slot, publication, and what is asked of the server, as the section `postgres` says.
+        snapshot: as the section `snapshot` says.
+        messages: whether the server is asked for logical messages.
         delivers_messages: whether logical messages have records, even if the configuration does not ask for them.
             None: only if the checkpoint was written by a version that delivered them by default.
         publishes_messages: whether some logical messages are events of the outbox.
-        failover: standbys get a copy of the slot.
-        snapshot_mode, snapshot_method, exclude: as in the configuration, under `snapshot`.
         counts_epochs: whether checkpoints count epochs, because Kafka does not fence writers (`delivery:
             at_least_once`).
         topics: the names of the pipeline's topics.
@@ -121,25 +141,16 @@ class StartSettings:
         authenticates: whether the checkpoint has tags, because the pipeline has a key for it.
         protects: whether rules protect columns.
         truncate: whether TRUNCATE makes a record.
-        heals: whether a gap is healed by the differences between topics and tables (`snapshot.lost_slot`).
         sets_aside: whether a fault of a table sets the table aside instead of ending the start.
     """
 
-    slot: str
-    publication: str
+    stream: StreamSettings
     checkpoint_topic: str
     topics: TopicNames
-    protocol: int | Literal["auto"] = "auto"
-    streaming: Literal["auto", "off", "on", "parallel"] = "auto"
-    two_phase: bool = False
+    snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
     messages: bool = True
     delivers_messages: bool | None = True
     publishes_messages: bool = False
-    origin: Literal["any", "none"] = "any"
-    failover: bool = False
-    snapshot_mode: str = "initial"
-    snapshot_method: str = EXPORTED
-    exclude: tuple[str, ...] = ()
     counts_epochs: bool = False
     name: str = ""
     records: RecordSettings | None = None
@@ -147,7 +158,6 @@ class StartSettings:
     protects: bool = False
     truncate: bool = True
     sets_aside: bool = False
-    heals: bool = False
 
 
 HEALED_ROWS_HINT: Final = (
@@ -271,8 +281,8 @@ class Start:
     ) -> None:
         self._healable = healable
         self._heals_now = heals_now
-        self._heals = settings.heals or heals_now
-        self._mode = WHEN_NEEDED if heals_now else settings.snapshot_mode
+        self._heals = settings.snapshot.heals or heals_now
+        self._mode = WHEN_NEEDED if heals_now else settings.snapshot.mode
         self._aside = aside
         self.settings = settings
         self._observe = observe
@@ -293,7 +303,7 @@ class Start:
             heals=self._heals,
             replaces=_ASKED if heals_now else None,
             pipeline=settings.name,
-            slot_name=settings.slot,
+            slot_name=settings.stream.slot,
         )
         self._published: Mapping[int, str] = {}
         self._via_root: bool | None = None
@@ -350,7 +360,7 @@ class Start:
         self._server_version = yield ConnectStream()
 
     def choose_options(self) -> Step:
-        self._options = self._options_for(two_phase=self.settings.two_phase)
+        self._options = self._options_for(two_phase=self.settings.stream.two_phase)
         if self._options.streaming is not StreamingMode.OFF:
             yield StreamEarly()
 
@@ -358,12 +368,12 @@ class Start:
         settings = self.settings
         return start_options(
             self._server_version,
-            settings.protocol,
-            [settings.publication],
-            streaming="off" if self._unstreamed_until else settings.streaming,
+            settings.stream.protocol,
+            [settings.stream.publication],
+            streaming="off" if self._unstreamed_until else settings.stream.streaming,
             two_phase=two_phase,
             messages=settings.messages,
-            origin=settings.origin,
+            origin=settings.stream.origin,
             binary=self._binary,
         )
 
@@ -413,7 +423,7 @@ class Start:
         self._via_root = yield ReadRoots()
         found = self.positions.found
         self._roots_gap = refuse_other_roots(
-            None if found is None else found.settings, self._via_root, self.settings.publication
+            None if found is None else found.settings, self._via_root, self.settings.stream.publication
         )
         if self._roots_gap is not None and not self.positions.accept_gap:
             raise self._roots_gap
@@ -442,7 +452,7 @@ class Start:
             yield from self._settle_two_phase(positions.slot)
         assert positions.slot is not None
         # After a slot was created with an exported snapshot, any other command would end that snapshot.
-        if self._snapshot is None and settings.failover and not positions.slot.failover:
+        if self._snapshot is None and settings.stream.failover and not positions.slot.failover:
             yield SetFailover()
 
     def _progress_of(self, found: Checkpoint | None) -> Progress | None:
@@ -467,7 +477,7 @@ class Start:
         if positions.unusable is not None:
             yield DropSlot()
         heals = self._heals and positions.found is not None
-        export = beginning.initial and (self.settings.snapshot_method == EXPORTED or heals)
+        export = beginning.initial and (self.settings.snapshot.method == EXPORTED or heals)
         made: SlotMade = yield CreateSlot(export)
         positions.made(made.slot)
         self.slot_made = True
@@ -478,14 +488,14 @@ class Start:
 
     def _settle_two_phase(self, slot: SlotSeen) -> Step:
         """Take two_phase away from a slot that has it against the configuration, if the server can do that."""
-        two_phase = self.settings.two_phase
+        two_phase = self.settings.stream.two_phase
         if slot.two_phase and not two_phase:
             two_phase = self._server_version < ALTER_TWO_PHASE_SINCE
             if two_phase:
-                self._observe(TwoPhaseKept(slot=self.settings.slot))
+                self._observe(TwoPhaseKept(slot=self.settings.stream.slot))
             else:
                 yield EndTwoPhase()
-                self._observe(TwoPhaseEnded(slot=self.settings.slot))
+                self._observe(TwoPhaseEnded(slot=self.settings.stream.slot))
         self._options = self._options_for(two_phase=two_phase)
 
     def import_snapshot(self) -> Step:
@@ -493,7 +503,7 @@ class Start:
             return
         exported: ExportedTables = yield ImportSnapshot(self._snapshot)
         locked = {oid: self._published[oid] for oid in exported.locked if oid in self._published}
-        for oid, name in wanted(locked, self.settings.exclude).items():
+        for oid, name in wanted(locked, self.settings.snapshot.exclude).items():
             if not exported.descriptions[oid].primary_key:
                 raise TransientError(
                     f"{name} is {exported.locked[oid]}. It has no primary key, so it can be read at the slot's "
@@ -512,21 +522,28 @@ class Start:
             self._published = yield ListTables()
         # An attempt to heal that did not end is begun again below, or the tables that it left are read again.
         self._progress = replace(beginning.progress, healing=Oids(()), gap=0)
-        if self.settings.exclude and not beginning.initial:
-            self._progress = leave_out(self._progress, self._published, self.settings.exclude)
+        if self.settings.snapshot.exclude and not beginning.initial:
+            self._progress = leave_out(self._progress, self._published, self.settings.snapshot.exclude)
         if beginning.initial:
             names = None if exported is None else exported.names()
             first, later = self._first_tables(before, self._published, names)
             self._progress = initial(
-                self._progress, first, self.settings.exclude, exported=exported is not None, later=later
+                self._progress,
+                first,
+                self.settings.snapshot.exclude,
+                exported=exported is not None,
+                later=later,
             )
             found = self.positions.found
             if found is not None and self.settings.truncate:
                 self._progress = self._end_former_rows(
-                    self._progress, found.snapshot or Progress(), {**first, **later}, self.settings.exclude
+                    self._progress,
+                    found.snapshot or Progress(),
+                    {**first, **later},
+                    self.settings.snapshot.exclude,
                 )
             if found is not None and self._heals and exported is not None:
-                read = wanted(first, self.settings.exclude)
+                read = wanted(first, self.settings.snapshot.exclude)
                 former = found.snapshot or Progress()
                 healing = self._healable(former, read)
                 begins = former.gap if len(former.healing) else found.position.end_lsn

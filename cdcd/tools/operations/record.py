@@ -137,7 +137,8 @@ def _settings(config: Config) -> StreamSettings:
 
 
 def _start(config: Config, source: StreamSource) -> SessionStart:
-    settings = replace(engine_settings(config, source.wal_sender_timeout_s), snapshot_mode="never")
+    settings = engine_settings(config, source.wal_sender_timeout_s)
+    settings = replace(settings, snapshot=replace(settings.snapshot, mode="never"))
     begin = source.start_lsn
     return SessionStart(
         settings=settings,

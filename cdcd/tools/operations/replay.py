@@ -159,10 +159,7 @@ def _adapt_to(config: Config) -> Adapt:
         mine = engine_settings(config, 0.0)
         settings = replace(
             recorded,
-            bytes_max=mine.bytes_max,
-            records_max=mine.records_max,
-            queue_bytes_max=mine.queue_bytes_max,
-            whole_bytes_max=mine.whole_bytes_max,
+            batches=mine.batches,
             truncate=mine.truncate,
         )
         require_no_registry(

@@ -37,14 +37,14 @@ def test_without_an_interval_there_is_no_topic():
     config = parse("topics: {heartbeat: shop.message}\n")
     assert config.heartbeat_topic is None
     assert encoder_settings(config, "db").heartbeat_topic is None
-    assert engine_settings(config, 60).heartbeat_s == 0
+    assert engine_settings(config, 60).heartbeat.interval_s == 0
 
 
 def test_watermarks_need_no_heartbeats():
     config = parse("heartbeat: {watermark_interval_s: 5}\n")
     assert config.heartbeat_topic is None
-    assert engine_settings(config, 60).watermark_s == 5
-    assert engine_settings(parse(""), 60).watermark_s == 0
+    assert engine_settings(config, 60).heartbeat.watermark_s == 5
+    assert engine_settings(parse(""), 60).heartbeat.watermark_s == 0
     # Whoever makes the topics is asked when they are there.
     parse(
         "heartbeat: {watermark_interval_s: 5}\n"
@@ -59,4 +59,4 @@ def test_with_an_interval_the_topic_has_debeziums_name_and_is_there_from_the_sta
     assert encoder_settings(config, "db").topics.heartbeat == config.topic_names().heartbeat == topic
     assert topic in own_topics(config, messages=False)
     settings = engine_settings(config, 60)
-    assert (settings.heartbeat_s, settings.heartbeat_query) == (5, True)
+    assert (settings.heartbeat.interval_s, settings.heartbeat.has_query) == (5, True)

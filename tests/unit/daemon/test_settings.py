@@ -18,10 +18,10 @@ from tests.unit.daemon.test_wiring import configured
 def test_a_start_decides_by_what_is_configured():
     more = "snapshot: {mode: when_needed, method: incremental, exclude: [public.log]}"
     settings = start_settings(configured(more=more))
-    assert (settings.slot, settings.publication) == ("cdcd_shop", "cdcd_shop")
-    assert (settings.two_phase, settings.failover) == (True, True)
-    assert (settings.snapshot_mode, settings.snapshot_method) == ("when_needed", "incremental")
-    assert settings.exclude == ("public.log",)
+    assert (settings.stream.slot, settings.stream.publication) == ("cdcd_shop", "cdcd_shop")
+    assert (settings.stream.two_phase, settings.stream.failover) == (True, True)
+    assert (settings.snapshot.mode, settings.snapshot.method) == ("when_needed", "incremental")
+    assert settings.snapshot.exclude == ("public.log",)
     assert settings.topics.table("public", "t") == "shop.public.t"
 
 
@@ -31,7 +31,10 @@ def test_writers_are_counted_where_kafka_fences_none(delivery: str, counts: bool
 
 
 NOT_CONFIGURED = {"large_bytes", "quiet_s"}
+CHOSEN = {"failover", "two_phase"}
+"""Options that `configured` gives another value."""
 OF_FORMER_RECORDINGS = {
+    "heals",
     "request_tokens",
     "record_bytes_max",
     "rereads_per_hour_max",
@@ -45,10 +48,16 @@ OF_FORMER_RECORDINGS = {
 
 def test_a_default_of_the_engine_is_that_of_the_configuration():
     # The configuration of the test is given nothing but names and addresses.
-    found = engine_settings(configured(), 60.0)
-    defaults = {each.name: each.default for each in fields(found) if each.default is not MISSING}
-    compared = defaults.keys() - NOT_CONFIGURED - OF_FORMER_RECORDINGS
-    assert {name: getattr(found, name) for name in compared} == {name: defaults[name] for name in compared}
+    settings = engine_settings(configured(), 60.0)
+    seen = set()
+    for found in (settings, settings.snapshot, settings.heartbeat, start_settings(configured()).stream):
+        defaults = {each.name: each.default for each in fields(found) if each.default is not MISSING}
+        compared = defaults.keys() - NOT_CONFIGURED - OF_FORMER_RECORDINGS - CHOSEN
+        assert {name: getattr(found, name) for name in compared} == {
+            name: defaults[name] for name in compared
+        }
+        seen |= compared
+    assert {"prepared_warning_age_s", "parallelism", "interval_s", "protocol"} <= seen
 
 
 @pytest.mark.parametrize(

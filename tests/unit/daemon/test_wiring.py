@@ -34,8 +34,10 @@ def configured(kafka: str = "", more: str = "") -> Config:
 
 def test_a_transaction_is_whole_only_where_kafka_has_transactions():
     whole = ", transaction: {whole_bytes_max: 1000000000}"
-    assert engine_settings(configured(whole), 60.0).whole_bytes_max == 1_000_000_000
-    assert engine_settings(configured(f"{whole}, delivery: at_least_once"), 60.0).whole_bytes_max is None
+    assert engine_settings(configured(whole), 60.0).batches.whole_bytes_max == 1_000_000_000
+    assert (
+        engine_settings(configured(f"{whole}, delivery: at_least_once"), 60.0).batches.whole_bytes_max is None
+    )
 
 
 def test_keys_and_values_have_the_formats_that_are_configured():
@@ -90,7 +92,7 @@ def test_every_format_that_can_be_configured_is_there():
 
 @pytest.mark.parametrize(("mode", "only"), [("only", True), ("initial", False)])
 def test_a_session_ends_after_its_snapshot_only_if_that_is_all_it_is_for(mode: str, only: bool):
-    assert engine_settings(configured(more=f"snapshot: {{mode: {mode}}}"), 60.0).snapshot_only is only
+    assert engine_settings(configured(more=f"snapshot: {{mode: {mode}}}"), 60.0).snapshot.ends is only
 
 
 def test_postgresql_hears_from_us_before_it_ends_the_connection():

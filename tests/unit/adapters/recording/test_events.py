@@ -34,7 +34,7 @@ from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import Ask, FindWriters, Lost, Published, Read, Turn
 from cdcd.core.engine.building import SessionStart
 from cdcd.core.engine.checkpoint import Checkpoint
-from cdcd.core.engine.settings import EngineSettings
+from cdcd.core.engine.settings import BatchSettings, EngineSettings
 from cdcd.core.errors import TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Column, Relation
@@ -52,7 +52,7 @@ TABLE = SourceTable(RELATION, "id > 0", ())
 QUERY = KeyQuery(TABLE, ("id",), (((False, b"1"),),), ("note <> 'x'",))
 DEEPEST = f"{'!' * (DEPTH_MAX - 4)}(row.note in ['a', null, 1.5] && -row.id < 0x10)"
 START = SessionStart(
-    settings=EngineSettings("shop", 1, 2, 3, 4, 5.0),
+    settings=EngineSettings("shop", BatchSettings(1, 2, 3, 4), 5.0),
     checkpoint=Checkpoint("7", 1, "s", Position(Lsn(10), Lsn(12)), 12, snapshot=Progress()),
     encoding=EncoderSettings(
         "1",

@@ -5,6 +5,7 @@ from typing import Any
 
 from cdcd.core.engine.actions import Question
 from cdcd.core.engine.incremental import Incremental
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import TableTask
 from tests.unit.core.engine.tables import PAGE, Facts, Rendering, looked, nobody, table
@@ -26,9 +27,11 @@ class Daemon:
         self.incremental = Incremental(
             progress or Progress(),
             self.rendering,
-            chunk_bytes=options.pop("chunk_bytes", 4 * PAGE),
-            parallelism=options.pop("parallelism", 2),
-            ahead=options.pop("ahead", 0),
+            SnapshotSettings(
+                chunk_bytes=options.pop("chunk_bytes", 4 * PAGE),
+                parallelism=options.pop("parallelism", 2),
+                tables_ahead=options.pop("ahead", 0),
+            ),
             names=names,
             observe=self.facts,
             changed=self._changed,

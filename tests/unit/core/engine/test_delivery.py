@@ -5,6 +5,7 @@ from dataclasses import replace
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.engine.delivery import Delivery
 from cdcd.core.engine.queue import BatchQueue
+from cdcd.core.engine.settings import BatchSettings
 from cdcd.core.records.encoder import Record
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.ledger import Ledger
@@ -21,11 +22,8 @@ class Session:
         self.ledger = Ledger(start.flushed_lsn)
         self.queue = BatchQueue(
             START.position,
-            bytes_max=100,
-            records_max=1000,
-            queue_bytes_max=1000,
+            BatchSettings(100, 1000, 1000, whole_bytes_max),
             idle_s=10.0,
-            whole_bytes_max=whole_bytes_max,
             progress=lambda: self.progress,
             aside=lambda: self.tables,
         )

@@ -39,7 +39,7 @@ from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.fates import AsideNotes
 from cdcd.core.engine.questions import PUBLISHED_S, TOPICS_AHEAD
-from cdcd.core.engine.settings import EngineSettings
+from cdcd.core.engine.settings import BatchSettings, EngineSettings, HeartbeatSettings, SnapshotSettings
 from cdcd.core.errors import SinkError, SourceError, TransientError
 from cdcd.core.facts import (
     LockLost,
@@ -112,6 +112,18 @@ def transaction(xid: int, lsn: int, *frames: bytes) -> list[bytes]:
     return [wire.begin(xid, lsn), *frames, wire.commit(lsn)]
 
 
+SNAPSHOT = {
+    "snapshot_mode": "mode",
+    **{name: name for name in ("chunk_bytes", "parallelism", "added_tables", "signals", "tables_ahead")},
+}
+HEARTBEAT = {"heartbeat_s": "interval_s", "heartbeat_query": "has_query", "watermark_s": "watermark_s"}
+
+
+def taken(settings: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """The settings of a group, which are taken out of all settings, by their names in the group."""
+    return {name: settings.pop(known) for known, name in names.items() if known in settings}
+
+
 class Daemon:
     """An engine with a shell that does what it says, if the test wants it."""
 
@@ -146,13 +158,18 @@ class Daemon:
         self.published = PUBLISHED if published is None else published
         self.after = 0
         """LSN behind the commits that the list of published tables includes."""
-        options: dict[str, Any] = {
-            "name": "shop",
+        batches = {
             "bytes_max": 100_000,
             "records_max": 1000,
             "queue_bytes_max": 300_000,
             "whole_bytes_max": 1 << 30,
+        }
+        options: dict[str, Any] = {
+            "name": "shop",
             "status_interval_s": 10.0,
+            "batches": BatchSettings(**{name: settings.pop(name, value) for name, value in batches.items()}),
+            "snapshot": SnapshotSettings(**taken(settings, SNAPSHOT)),
+            "heartbeat": HeartbeatSettings(**taken(settings, HEARTBEAT)),
             **settings,
         }
         self.engine = Engine(
@@ -996,7 +1013,7 @@ def test_a_connection_that_is_lost_while_the_export_is_read_ends_the_session(tmp
 
 def test_snapshot_only_ends_when_all_is_read_and_delivered(tmp_path: Path):
     one = table(OID, pages=1)
-    daemon = Daemon(tmp_path, initial_of(one), exported=[one], snapshot_only=True)
+    daemon = Daemon(tmp_path, initial_of(one), exported=[one], snapshot_mode="only")
     while not isinstance(action := daemon.next(), Ship):
         daemon.carry_out(action)
     for _ in range(20):

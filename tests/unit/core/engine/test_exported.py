@@ -8,6 +8,7 @@ from cdcd.core.engine.actions import Busy, Lost, Read
 from cdcd.core.engine.exported import Exported
 from cdcd.core.engine.fates import NONE_ASIDE
 from cdcd.core.engine.incremental import Incremental
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.errors import TransientError
 from cdcd.core.facts import (
     SnapshotFinished,
@@ -49,8 +50,7 @@ class Daemon:
         self.incremental = Incremental(
             initial(Progress(), names, excluded, exported=True),
             self.rendering,
-            chunk_bytes=PAGE,
-            parallelism=parallelism,
+            SnapshotSettings(chunk_bytes=PAGE, parallelism=parallelism),
             names=names,
             observe=self.facts,
             changed=lambda: None,

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.core.engine.queue import GIVEN_AWAY, TICKETS_MAX, Batch, BatchQueue, Watermark
+from cdcd.core.engine.settings import BatchSettings
 from cdcd.core.records.debezium_json.drafting import DraftedRecords
 from cdcd.core.records.debezium_json.source_block import Envelope
 from cdcd.core.records.encoder import LateRecords, Record
@@ -17,9 +18,9 @@ START = Position(commit_lsn=50, end_lsn=60)
 
 
 def make(position: Position = START, **limits: Any) -> BatchQueue:
-    return BatchQueue(
-        position, **{"bytes_max": 100, "records_max": 10, "queue_bytes_max": 1000, "idle_s": 5.0, **limits}
-    )
+    sizes = {"bytes_max": 100, "records_max": 10, "queue_bytes_max": 1000}
+    sizes |= {name: limits.pop(name) for name in (*sizes, "whole_bytes_max") if name in limits}
+    return BatchQueue(position, BatchSettings(**sizes), **{"idle_s": 5.0, **limits})
 
 
 def record(text: str) -> Record:

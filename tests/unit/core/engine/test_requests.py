@@ -9,6 +9,7 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.pending import PENDING_BYTES_MAX
 from cdcd.core.engine.requests import HELD_BYTES_MAX, NOT_AUTHORIZED, REFUSALS_MAX, WORDS_MAX, Requests
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.facts import SnapshotSignalled, SnapshotSignalRefused
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.snapshot.outcomes import CANCELLED, OUTCOMES_MAX
@@ -33,19 +34,17 @@ class Daemon:
         self.incremental = Incremental(
             progress or Progress(),
             Rendering(),
-            chunk_bytes=1000,
-            parallelism=1,
+            SnapshotSettings(chunk_bytes=1000, parallelism=1),
             names={},
             observe=self.facts,
             changed=self._changed,
         )
         self.requests = Requests(
             self.incremental,
+            SnapshotSettings(signals=allowed, rereads_per_hour_max=rereads_per_hour_max),
             name="shop",
-            allowed=allowed,
             observe=self.facts,
             tokens=tokens,
-            rereads_per_hour_max=rereads_per_hour_max,
         )
 
     def _changed(self) -> None:

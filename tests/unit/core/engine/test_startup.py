@@ -13,6 +13,7 @@ from cdcd.core.engine.checkpoint import Checkpoint, RecordSettings, Seal, Source
 from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.logged import DurableLog, LoggedSession, LogOwner
 from cdcd.core.engine.record_settings import CHANGES, FORMS, ROOTS
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.engine.startup import (
     ASKED_MESSAGES,
     HEALED_OR_LEFT_HINT,
@@ -22,6 +23,7 @@ from cdcd.core.engine.startup import (
     Ready,
     Start,
     StartSettings,
+    StreamSettings,
 )
 from cdcd.core.engine.startup_requests import (
     BindColumns,
@@ -70,7 +72,8 @@ from cdcd.core.transactions.position import Position
 SERVER, STREAM = "7000", "publication=cdcd"
 SLOT = SlotSeen(100)
 TOPICS = TopicNames("shop", {}, "messages", None, "checkpoint", None)
-SETTINGS = StartSettings("cdcd", "cdcd", "checkpoint", TOPICS)
+WANTED = StreamSettings("cdcd", "cdcd")
+SETTINGS = StartSettings(WANTED, "checkpoint", TOPICS)
 HERE = Checkpoint(SERVER, 1, STREAM, Position(90, 100), 100)
 INVALID = PositionError("The slot has been invalidated.")
 EXPORT = ExportedTables({}, {}, {})
@@ -316,7 +319,7 @@ def test_what_a_durable_log_confirmed_does_not_count_for_that():
     owner = LogOwner("", "cdcd", SERVER, 1, STREAM)
     world = World(slot=SlotSeen(150), found=replace(HERE, position=Position(110, 120), flushed_lsn=120))
     world.log = DurableLog("log", (LoggedSession(1, owner, 110, 160), LoggedSession(2, owner, 150, 170)))
-    world.start(replace(SETTINGS, slot="cdcd"))
+    world.start(replace(SETTINGS, stream=replace(WANTED, slot="cdcd")))
     assert world.the(Fence) == Fence(110)
 
 
@@ -346,7 +349,7 @@ def test_a_sealed_pipeline_does_not_start_and_disturbs_nobody(options: dict[str,
 
 def test_when_needed_reads_the_tables_again_where_the_slot_is_lost():
     world = World(slot=None)
-    ready = world.start(replace(SETTINGS, snapshot_mode="when_needed"))
+    ready = world.start(replace(SETTINGS, snapshot=SnapshotSettings(mode="when_needed")))
     assert len(world.said(SnapshotNeeded)) == 1
     assert world.the(CreateSlot).export
     assert ready.exported is EXPORT
@@ -356,7 +359,7 @@ def test_when_needed_reads_the_tables_again_where_the_slot_is_lost():
 
 def test_a_gap_is_told_with_its_ends_and_the_tables_whose_former_rows_end():
     world = World(slot=SlotSeen(200))
-    world.start(replace(SETTINGS, snapshot_mode="when_needed"))
+    world.start(replace(SETTINGS, snapshot=SnapshotSettings(mode="when_needed")))
     (said,) = world.said(GapAccepted)
     assert isinstance(said, GapAccepted)
     assert (said.begins, said.ends, said.tables, said.ended) == ("0/64", "0/C8", ["public.t"], 1)
@@ -364,7 +367,7 @@ def test_a_gap_is_told_with_its_ends_and_the_tables_whose_former_rows_end():
 
 def test_without_truncate_records_former_rows_stay_and_the_event_says_so():
     world = World(slot=None)
-    ready = world.start(replace(SETTINGS, snapshot_mode="when_needed", truncate=False))
+    ready = world.start(replace(SETTINGS, snapshot=SnapshotSettings(mode="when_needed"), truncate=False))
     assert ready.checkpoint.snapshot is not None
     assert ready.checkpoint.snapshot.outdated == Oids(())
     (said,) = world.said(SnapshotNeeded)
@@ -391,13 +394,13 @@ def test_when_needed_refuses_another_server_and_leaves_its_slot():
     """An invalidated slot of a server that is not the checkpoint's may be needed by those who know it."""
     world = World(slot=SlotSeen(100, problem=INVALID), source=Source("another", 1, 500, None, STREAM))
     with pytest.raises(PositionError, match="another cluster"):
-        world.start(replace(SETTINGS, snapshot_mode="when_needed"))
+        world.start(replace(SETTINGS, snapshot=SnapshotSettings(mode="when_needed")))
     assert not {DropSlot, Fence} & set(world.order)
 
 
 def test_when_needed_drops_an_invalidated_slot_after_the_fence():
     world = World(slot=SlotSeen(100, problem=INVALID))
-    world.start(replace(SETTINGS, snapshot_mode="when_needed"))
+    world.start(replace(SETTINGS, snapshot=SnapshotSettings(mode="when_needed")))
     assert world.order.index(Fence) < world.order.index(DropSlot) < world.order.index(CreateSlot)
     assert [fact.message for fact in world.said(SnapshotNeeded)] == [INVALID.message]  # type: ignore[attr-defined]
     # It was invalidated, and not dropped.
@@ -423,7 +426,7 @@ def test_two_tables_with_one_topic_are_refused_before_there_is_a_slot():
 
 def test_a_new_pipeline_exports_a_snapshot_and_imports_it_at_once():
     world = World(slot=None, found=None)
-    ready = world.start(replace(SETTINGS, failover=True))
+    ready = world.start(replace(SETTINGS, stream=replace(WANTED, failover=True)))
     at = world.order.index(CreateSlot)
     assert world.order[at:] == [CreateSlot, ImportSnapshot, ListTables, WriteCheckpoint], (
         "no other command comes between"
@@ -445,14 +448,20 @@ def test_a_locked_table_without_a_key_ends_the_start_unless_it_is_excluded():
     with pytest.raises(TransientError, match=r"public\.u is locked by server process 8"):
         World(slot=None, found=None, published=published, exported=exported).start()
     world = World(slot=None, found=None, published=published, exported=exported)
-    assert world.start(replace(SETTINGS, exclude=("public.u",))).exported is exported
+    assert (
+        world.start(replace(SETTINGS, snapshot=SnapshotSettings(exclude=("public.u",)))).exported is exported
+    )
     # With a key it is left to be read beside the stream.
     only = replace(exported, locked={1: "locked"})
     assert World(slot=None, found=None, published=published, exported=only).start().exported is only
 
 
 @pytest.mark.parametrize(
-    "settings", [replace(SETTINGS, snapshot_method=INCREMENTAL), replace(SETTINGS, snapshot_mode="never")]
+    "settings",
+    [
+        replace(SETTINGS, snapshot=SnapshotSettings(method=INCREMENTAL)),
+        replace(SETTINGS, snapshot=SnapshotSettings(mode="never")),
+    ],
 )
 def test_nothing_is_exported_that_nobody_reads(settings: StartSettings):
     world = World(slot=None, found=None)
@@ -491,7 +500,7 @@ def test_two_phase_is_as_configured_where_the_server_can_change_it(
     version: int, wanted: bool, slot_has: bool, told: bool, fact: type[Fact] | None
 ):
     world = World(version=version, slot=replace(SLOT, two_phase=slot_has))
-    ready = world.start(replace(SETTINGS, two_phase=wanted))
+    ready = world.start(replace(SETTINGS, stream=replace(WANTED, two_phase=wanted)))
     assert (EndTwoPhase in world.order) is (fact is TwoPhaseEnded)
     assert (("two_phase", "true") in ready.options.options) is told
     assert [type(one) for one in world.facts if isinstance(one, TwoPhaseEnded | TwoPhaseKept)] == (
@@ -576,7 +585,7 @@ def test_other_digits_of_money_are_told_once_and_are_in_the_checkpoint():
 @pytest.mark.parametrize("slot_has", [True, False])
 def test_a_slot_is_given_to_standbys_once(slot_has: bool):
     world = World(slot=replace(SLOT, failover=slot_has))
-    world.start(replace(SETTINGS, failover=True))
+    world.start(replace(SETTINGS, stream=replace(WANTED, failover=True)))
     assert (SetFailover in world.order) is not slot_has
 
 
@@ -681,7 +690,7 @@ def test_events_of_an_outbox_need_the_topic_for_those_that_are_refused():
     assert world.the(PrepareSink).messages
 
 
-HEALS = replace(SETTINGS, snapshot_mode="when_needed", heals=True)
+HEALS = replace(SETTINGS, snapshot=SnapshotSettings(mode="when_needed", heals=True))
 KNOWN = Oids({1: "public.t"}, {1: "public.t"})
 
 
@@ -732,7 +741,7 @@ def test_cdcd_heal_refuses_a_pipeline_that_has_delivered_nothing():
 def test_after_cdcd_heal_was_killed_cdcd_run_names_the_command_or_reads_the_tables_again():
     interrupted = replace(HERE, snapshot=Progress(known=KNOWN, healing=Oids((1,)), gap=7, waiting=Oids((1,))))
     world = World(found=interrupted)
-    settings = replace(SETTINGS, heals=True)
+    settings = replace(SETTINGS, snapshot=replace(SETTINGS.snapshot, heals=True))
     with pytest.raises(PositionError, match="did not end") as refused:
         world.start(settings)
     assert "cdcd heal --yes" in refused.value.hint

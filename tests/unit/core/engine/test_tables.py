@@ -7,6 +7,7 @@ from cdcd.core.catalog.oids import Oids
 from cdcd.core.engine.actions import Published
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.owners import ANY_NAME
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.facts import TableAdded, TableReplaced
 from cdcd.core.snapshot.progress import Progress
@@ -35,8 +36,7 @@ class Daemon:
         self.incremental = Incremental(
             progress or Progress(),
             Rendering(),
-            chunk_bytes=1000,
-            parallelism=1,
+            SnapshotSettings(chunk_bytes=1000, parallelism=1),
             names=published,
             observe=self.facts,
             changed=lambda: None,
