@@ -150,11 +150,13 @@ class JsonEventRows(JsonAround):
     ) -> list[Record]:
         """See `JsonAround`."""
         made: list[Record] = []
+        size = 0
         for number, (_, key, written, _) in enumerate(records, event_no + 1):
             assert written is not None, "a row that is read has a value"
             data = [part_of(written, 0, written.rindex(_END) + 1)]
             made.append(self._record(table, READ, key, data, number, None))
-            rows.size += self._events.header_bytes
+            size += self._events.header_bytes
+        rows.size += size
         return made
 
 

@@ -21,7 +21,7 @@ from cdcd.core.records.debezium_json.snapshot_rows import (
 from cdcd.core.records.debezium_json.source_block import DELETED, OPS, processed_at
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.encoder import Record, SnapshotPosition
-from cdcd.core.records.format import CopiedRows, size_of
+from cdcd.core.records.format import CopiedRows
 from cdcd.core.records.unwritable import named
 
 BLOCK: Final = 1024
@@ -69,8 +69,11 @@ def _add_line(
 
 
 def _add(rows: CopiedRows, records: list[Record]) -> None:
+    size = 0
+    for _, key, value, _ in records:
+        size += len(value or b"") + len(key or b"")
     rows.count += len(records)
-    rows.size += sum([size_of(record) for record in records])
+    rows.size += size
     rows.out.extend(records)
 
 
