@@ -531,8 +531,9 @@ class PartitionAttached(Fact):
     """A partitioned table that is published as a whole got a partition. PostgreSQL sends nothing of the rows that the
     partition had before.
 
-    `rows` is an estimate of its rows by the server's statistics. `command` reads the table again; it is empty if the
-    partition seems to have no rows.
+    `rows` is an estimate of its rows by the server's statistics; 1 if it has rows that the statistics have not counted,
+    or if its size is not known because another session has locked it; 0 if it has none, or was created as a partition.
+    `command` reads the table again; it is empty if `rows` is 0.
     """
 
     event: ClassVar[str] = "table.attached"

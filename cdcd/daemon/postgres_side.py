@@ -9,7 +9,7 @@ from cdcd.adapters.postgres.conversion import Conversion
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.lease import took_over
 from cdcd.adapters.postgres.lock import LockHeld
-from cdcd.adapters.postgres.partition_tree import Leaf, happened, read_leaves, to_read_again
+from cdcd.adapters.postgres.partition_tree import Leaf, count_attached, happened, read_leaves, to_read_again
 from cdcd.adapters.postgres.publication import ensure_publication, has_publication, who_holds_up
 from cdcd.adapters.postgres.refusals import Answer, TableBusyError, translated
 from cdcd.adapters.postgres.replication import Identity, ReplicationStream
@@ -280,6 +280,7 @@ class PostgresSide:
         self._partitions_at = now + PARTITIONS_S
         leaves = await read_leaves(sql, self._config.postgres.publication)
         if self._leaves is not None:
+            leaves = await count_attached(sql, self._leaves, leaves)
             facts = happened(self._leaves, leaves)
             for fact in facts:
                 self._observe(fact)

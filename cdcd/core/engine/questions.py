@@ -124,9 +124,12 @@ class Questions:
             outdated = self._outdated(exported)
             for topic in (*exported.topics(), *map(self._rendering.topic_of, outdated)):
                 self._rendering.topic_is_ready(topic)
-        if not self._queue.room or self._topics.awaited:
+        if not self._queue.room:
             return None
-        healing = self._healing
+        healing, outdated = self._healing, self._outdated(exported)
+        heals = healing is not None and not healing.is_done
+        if self._topics.awaited and (heals or outdated):
+            return None
         if healing is not None:
             question = healing.next_question(now)
             if question is not None:
@@ -135,9 +138,9 @@ class Questions:
                 return None
             exported.skip(healing.healed)
             self._healing = None
-        outdated = self._outdated(exported)[:ENDS_AT_ONCE]
+            outdated = self._outdated(exported)
         if outdated:
-            self._end_former_rows(outdated)
+            self._end_former_rows(outdated[:ENDS_AT_ONCE])
             return None
         found = exported.next_question(now)
         if found is not None:
