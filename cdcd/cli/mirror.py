@@ -517,7 +517,7 @@ def _check_modes(pipeline: "Config | None") -> None:
 
 def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource":
     """Where tables are read, by the daemon's configuration."""
-    from cdcd.daemon.reader_settings import readers_of  # noqa: PLC0415
+    from cdcd.daemon.readers import readers_of  # noqa: PLC0415
     from cdcd.mirror.snapshot.reading import SnapshotSource  # noqa: PLC0415
 
     return SnapshotSource(

@@ -36,8 +36,7 @@ from cdcd.config.sections.tables import FieldsConfig, KeyConfig, PartitionerConf
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
 from cdcd.core.catalog.patterns import parse_pattern
-from cdcd.core.catalog.routing import TopicNames, collisions, equivalent, parse_table
-from cdcd.core.catalog.topic_templates import begins_as_table
+from cdcd.core.catalog.routing import TopicNames, begins_as_table, collisions, equivalent, parse_table
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.records.cloud_events import CLOUDEVENTS
 

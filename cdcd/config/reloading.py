@@ -1,4 +1,8 @@
-"""What a configuration that is read again changes in a running daemon (SIGHUP), and what has to wait for a restart.
+"""What changes while the daemon runs: a configuration that is read again (SIGHUP), of which a part has to wait for a
+restart, and files with secrets, which are read again before each connection.
+
+Certificates and keys that libpq and librdkafka are given as files need nothing of this: they read them themselves,
+whenever they connect or are made again.
 
 The rule: a key changes while the daemon runs only if it is in one of the two lists below. Every other key decides what
 the pipeline is (its names, its places, its limits), or was given to parts that are made once. A change of such a key is
@@ -9,8 +13,43 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from pydantic import SecretStr
+
 from cdcd.config.models import Config
+from cdcd.config.sources import read_secret
 from cdcd.config.types import Section
+
+
+def reread(config: Config) -> Config:
+    """`config` with what its files hold now. One that is unreadable, being replaced perhaps, keeps what it gave."""
+    postgres, kafka = config.postgres, config.kafka
+    secrets = {
+        name: SecretStr(text)
+        for name, file in (("dsn", postgres.dsn_file), ("password", postgres.password_file))
+        if file is not None and (text := _present(file))
+    }
+    properties = {
+        name: SecretStr(text) for name, file in kafka.properties_files.items() if (text := _present(file))
+    }
+    registry = config.registry
+    logins = {
+        name: SecretStr(text)
+        for name, file in (("password", registry.password_file), ("token", registry.token_file))
+        if file is not None and (text := _present(file))
+    }
+    return config.model_copy(
+        update={
+            "postgres": postgres.model_copy(update=secrets),
+            "registry": registry.model_copy(update=logins),
+            "kafka": kafka.model_copy(update={"properties": {**kafka.properties, **properties}}),
+        }
+    )
+
+
+def _present(file: object) -> str:
+    text, wrong = read_secret(str(file))
+    return "" if wrong else text
+
 
 S = TypeVar("S", bound=Section)
 
@@ -75,7 +114,7 @@ def reloaded(before: Config, after: Config) -> Reloaded:
 
 
 def _from_files(before: Config, after: Config) -> set[str]:
-    """The keys whose values come from files that are read again whenever cdcd connects (`secrets.py`)."""
+    """The keys whose values come from files that are read again whenever cdcd connects (`reloading.py`)."""
     found = set()
     if before.postgres.dsn_file is not None and before.postgres.dsn_file == after.postgres.dsn_file:
         found.add("postgres.dsn")

@@ -24,8 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from cdcd.config.masking import MASK, is_secret_name, mask_text
 from cdcd.core.catalog.patterns import parse_column_pattern, parse_pattern
-from cdcd.core.catalog.routing import parse_table
-from cdcd.core.catalog.topic_templates import check as check_template
+from cdcd.core.catalog.routing import check_template, parse_table
 from cdcd.core.errors import ConfigError
 
 KIB: Final = 1024
@@ -119,7 +118,7 @@ def _check_template(template: str) -> str:
 
 
 TopicTemplate = Annotated[str, AfterValidator(_check_template)]
-"""How topics of tables are called, as `topic_templates.py` has it."""
+"""How topics of tables are called, as `routing.py` has it."""
 TransactionalId = Annotated[
     str, Form(r"[!-~]{1,200}", "must be 1 to 200 printable ASCII characters without blanks")
 ]

@@ -27,7 +27,7 @@ from cdcd.adapters.kafka.topics import (
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.lock import AdvisoryLock
 from cdcd.config.loading import Config
-from cdcd.config.secrets import reread
+from cdcd.config.reloading import reread
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import Ignored
 from cdcd.core.errors import CdcdError, SinkError, SinkUnavailableError, TransientError

@@ -18,7 +18,7 @@ from cdcd.adapters.kafka.errors import Partition
 from cdcd.adapters.kafka.outage import HangingTransactions, Settling
 from cdcd.adapters.kafka.topic_watch import AddedPartitions, Leaders, PartitionCounts
 from cdcd.config.models import Config
-from cdcd.config.secrets import reread
+from cdcd.config.reloading import reread
 from cdcd.core.errors import CdcdError
 
 ASK_S: Final = 1.0

@@ -47,13 +47,13 @@ from cdcd.core.errors import SinkError, TopicRefusedError, TransientError, cause
 from cdcd.core.facts import Observer, SpoolSpilled
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.transactions.spool import Spool
 from cdcd.daemon import process
 from cdcd.daemon.durable_log import LoggedStream
-from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.large_messages import LargeMessages
+from cdcd.daemon.postgres_side import HeartbeatAction
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.daemon.tables import NewTables
 from cdcd.telemetry.state import Aside, Telemetry

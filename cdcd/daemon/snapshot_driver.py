@@ -53,10 +53,8 @@ from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.errors import FatalError, TransientError
 from cdcd.core.facts import Observer
 from cdcd.core.snapshot.reading import PageQuery, Refused, SourceTable
-from cdcd.daemon.coalesced import Coalesced
 from cdcd.daemon.publication_follower import PublicationFollower
-from cdcd.daemon.reader_pool import ReaderPool
-from cdcd.daemon.reader_settings import readers_of
+from cdcd.daemon.readers import Coalesced, ReaderPool, readers_of
 from cdcd.daemon.settings import desired_tables
 
 LOCK_TIMEOUT_S: Final = 2

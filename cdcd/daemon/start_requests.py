@@ -61,9 +61,9 @@ from cdcd.core.facts_operation import DurableSpoolDelivered
 from cdcd.daemon.durable_log import log_error, open_log
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.postgres_side import PostgresSide
-from cdcd.daemon.reader_settings import readers_of
-from cdcd.daemon.rules.columns import look_at_columns
+from cdcd.daemon.readers import readers_of
 from cdcd.daemon.rules.readers import refuse_untrusted
+from cdcd.daemon.rules.tables import look_at_columns
 from cdcd.daemon.snapshot_driver import MakeComparer, SnapshotDriver
 from cdcd.telemetry.state import Telemetry
 

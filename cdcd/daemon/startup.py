@@ -31,9 +31,7 @@ from cdcd.core.transactions.ledger import Ledger
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
-from cdcd.daemon.rules.expressions import look_at_filters, look_at_routes
-from cdcd.daemon.rules.outbox import look_at_outbox
-from cdcd.daemon.rules.queries import look_at_queries
+from cdcd.daemon.rules.rows import look_at_filters, look_at_outbox, look_at_queries, look_at_routes
 from cdcd.daemon.settings import start_settings
 from cdcd.daemon.snapshot_driver import MakeComparer
 from cdcd.daemon.start_requests import StartRequests

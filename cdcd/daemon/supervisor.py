@@ -33,8 +33,7 @@ from cdcd.adapters.kafka.outage import Settling
 from cdcd.adapters.kafka.oversized import SizeLimits
 from cdcd.adapters.kafka.topic_watch import AddedPartitions
 from cdcd.config.loading import Config
-from cdcd.config.reloading import Reloaded, reloaded
-from cdcd.config.secrets import reread
+from cdcd.config.reloading import Reloaded, reloaded, reread
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.engine.ending import SpoolingBeginsError, TablesRefusedError
 from cdcd.core.engine.leavings import KEPT
@@ -77,9 +76,8 @@ from cdcd.telemetry.daemon_pages import serve_http
 from cdcd.telemetry.http_client import page_url
 from cdcd.telemetry.logs import configure_logging, is_json
 from cdcd.telemetry.look_ups import Tools
-from cdcd.telemetry.progress_bars import Terminal, terminal
-from cdcd.telemetry.progress_report import ProgressReport
-from cdcd.telemetry.state import Telemetry
+from cdcd.telemetry.state import ProgressReport, Telemetry
+from cdcd.telemetry.terminal_text import Terminal, terminal
 
 HEARTBEAT_S: Final = 0.5
 

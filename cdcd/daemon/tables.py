@@ -23,8 +23,14 @@ from cdcd.core.facts import (
     TablePatternUnmatched,
     TablesLeftOut,
 )
-from cdcd.daemon.rules.columns import FieldFacts, look_at_fields
-from cdcd.daemon.rules.keys import KeyFacts, PartitionFacts, look_at_keys, look_at_partitions
+from cdcd.daemon.rules.tables import (
+    FieldFacts,
+    KeyFacts,
+    PartitionFacts,
+    look_at_fields,
+    look_at_keys,
+    look_at_partitions,
+)
 from cdcd.daemon.settings import encoder_settings
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 

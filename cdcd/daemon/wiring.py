@@ -37,15 +37,14 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.protocol.versions import Options
 from cdcd.core.records.schema_registrations import SchemaIds
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.spool import Spool
 from cdcd.daemon.durable_log import LoggedStream
-from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.large_messages import LargeMessages
 from cdcd.daemon.pipeline import Pipeline
-from cdcd.daemon.postgres_side import PostgresSide
+from cdcd.daemon.postgres_side import HeartbeatAction, PostgresSide
 from cdcd.daemon.process import spool_error, spool_problem
 from cdcd.daemon.settings import encoder_settings, engine_settings, message_limits
 from cdcd.daemon.snapshot_driver import SnapshotDriver

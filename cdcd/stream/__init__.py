@@ -12,10 +12,8 @@ from cdcd.core.errors import (
 )
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import UNCHANGED, Unchanged
-from cdcd.stream.changes import Change, Column, Delete, Insert, Message, Row, Table, Truncate, Update
-from cdcd.stream.connecting import connect
-from cdcd.stream.stream import Stream, Transaction
-from cdcd.stream.values import Value
+from cdcd.stream.changes import Change, Column, Delete, Insert, Message, Row, Table, Truncate, Update, Value
+from cdcd.stream.stream import Stream, Transaction, connect
 
 __all__ = [
     "UNCHANGED",

@@ -30,8 +30,10 @@ from cdcd.stream.changes import (
     Table,
     Truncate,
     Update,
+    Value,
+    ValueReader,
+    reader_for,
 )
-from cdcd.stream.values import Value, ValueReader, reader_for
 
 E = TypeVar("E")
 

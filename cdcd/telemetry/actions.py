@@ -21,8 +21,7 @@ from cdcd.core.facts_operation import HttpActionAsked, HttpActionRefused
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.signals import RESUME_TABLES, STOP_TABLES, Signal
 from cdcd.telemetry.access import bearer_token, is_cross_site
-from cdcd.telemetry.http import Reply, Request, Route, Routes
-from cdcd.telemetry.pages import json_reply
+from cdcd.telemetry.http import Reply, Request, Route, Routes, json_reply
 
 
 @dataclass(frozen=True, slots=True)

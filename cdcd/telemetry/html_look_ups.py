@@ -12,8 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.telemetry.findings import Finding
 from cdcd.telemetry.html_style import SCRIPT, STYLE
-from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.terminal_text import number, plain
+from cdcd.telemetry.terminal_text import number, plain, size
 
 LEVELS: Final = {"error": "error", "warning": "warning", "unknown": "not checked", "ok": "ok"}
 """Levels of findings in the order of the page, with their titles."""

@@ -1,4 +1,4 @@
-"""The page `/`, made from the status (`daemon_status.py`) alone.
+"""The page `/`, made from the status (`daemon_pages.py`) alone.
 
 The rule: every text of the status is escaped (`escape`), because anybody may have chosen names of tables,
 conditions and errors. The page works without its script. The script reloads the page every two seconds.
@@ -16,8 +16,7 @@ from cdcd.core.visible import visible
 from cdcd.telemetry.findings import Finding
 from cdcd.telemetry.html_look_ups import Looked, check_section, escape, page
 from cdcd.telemetry.html_style import STYLE
-from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.terminal_text import number, seconds
+from cdcd.telemetry.terminal_text import number, seconds, size
 
 WIDTH: Final = 720
 HEIGHT: Final = 150

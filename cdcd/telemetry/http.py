@@ -1,25 +1,104 @@
 """The HTTP server of a daemon and of a mirror: Tornado in its own thread with its own event loop, so that probes are
-answered even if the daemon's event loop is stuck.
+answered even if the daemon's event loop is stuck; its TLS; and the routes that both serve: /metrics and probes.
 
 The rule: a client costs little, whatever it does. A connection serves one request within `CONNECTION_S_MAX`
 seconds, headers and body have limits, and there are at most `CONNECTIONS_MAX` connections. When another connection
 arrives, the oldest is closed, so that clients with idle connections do not lock out a probe.
+
+Answers are cached for a moment, so that frequent requests cost the stream little.
 """
 
 import asyncio
 import errno
+import json
 import socket
+import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
-from cdcd.config.sections.process import ListenConfig
+from cdcd.config.sections.process import HttpConfig, ListenConfig
 from cdcd.core.errors import ConfigError, out_of_files
-from cdcd.telemetry.tls import Tls
+from cdcd.telemetry.state import Health
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+LOOK_S: Final = 10.0
+"""Seconds between two checks of the files."""
+
+
+class Tls:
+    """TLS context with the certificate and key of these files, for TLS 1.2 and newer.
+
+    Raises ConfigError if the files cannot be read, or are no certificate with its key.
+    """
+
+    def __init__(self, certificate: Path, key: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._files = (certificate, key)
+        self._clock = clock
+        self._looked_at = clock()
+        self._seen = self._versions()
+        problem = self._load()
+        if problem:
+            raise ConfigError(
+                f"http.certificate_file and http.key_file cannot be used: {problem}",
+                hint="Both must be PEM files that cdcd may read: the certificate with its chain, and its key without "
+                "a passphrase.",
+            )
+
+    @classmethod
+    def of(cls, http: HttpConfig) -> Self | None:
+        """Return the configured TLS; None without TLS."""
+        if http.certificate_file is None or http.key_file is None:
+            return None
+        return cls(http.certificate_file, http.key_file)
+
+    def refresh(self) -> None:
+        """Load the files again if they have changed and contain a certificate with its key."""
+        now = self._clock()
+        if now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        versions = self._versions()
+        if versions != self._seen and not self._load():
+            self._seen = versions
+
+    def _versions(self) -> tuple[float, ...]:
+        try:
+            return tuple([file.stat().st_mtime for file in self._files])
+        except OSError:
+            return ()
+
+    def _load(self) -> str:
+        """Load the files; return the problem, or "" if they are in use now."""
+        certificate, key = self._files
+        try:
+            # The first context is a trial, because a partial load would leave the context without a matching key.
+            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
+                context.load_cert_chain(certificate, key, password=_no_passphrase)
+        except _PassphraseError:
+            return f"{key} has a passphrase"
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+
+class _PassphraseError(Exception):
+    """Raised instead of a passphrase, which OpenSSL would otherwise ask for at the terminal."""
+
+
+def _no_passphrase() -> str:
+    raise _PassphraseError
+
 
 CONNECTIONS_MAX: Final = 32
 """Maximum number of connections at the same time. Probes, scrapers and open pages need few."""
@@ -206,3 +285,80 @@ def listening_socket(http: ListenConfig) -> socket.socket:
             hint=_HINTS.get(error.errno or 0, "Set http.host and http.port, or http.enabled: false."),
         ) from None
     return listening
+
+
+KINDS_MAX: Final = 16
+"""Maximum number of kinds of answers in the cache. If there are more, the cache is cleared."""
+
+Kind = TypeVar("Kind", bound=Hashable)
+Answer = TypeVar("Answer")
+
+
+class Kept(Generic[Kind, Answer]):
+    """A cache; call it with a kind and a function that makes the answer. An old answer is made again.
+
+    Args:
+        share_max: maximum share of a core for making the answers of one kind. It determines how long an answer is
+            kept: with a share of 0.01, an answer that took 50 ms is kept for 5 s.
+        fresh_s: minimum seconds for which an answer is kept.
+    """
+
+    def __init__(self, share_max: float, fresh_s: float = 0.0) -> None:
+        self._share_max = share_max
+        self._fresh_s = fresh_s
+        self._made: dict[Kind, tuple[float, Answer]] = {}
+
+    def __call__(self, kind: Kind, make: Callable[[], Answer]) -> Answer:
+        now = time.monotonic()
+        found = self._made.get(kind)
+        if found is not None and now < found[0]:
+            return found[1]
+        began = time.thread_time()
+        answer = make()
+        if len(self._made) >= KINDS_MAX:
+            self._made.clear()
+        keep_s = max(self._fresh_s, (time.thread_time() - began) / self._share_max)
+        self._made[kind] = (now + keep_s, answer)
+        return answer
+
+
+SHARE_MAX: Final = 0.1
+"""Maximum share of a core for scrapes. With 200 tables a scrape takes 35 ms, and is kept for 0.35 s."""
+
+
+def metrics_and_probes(
+    registry: "Callable[[], CollectorRegistry]",
+    probes: Mapping[str, Callable[[], Health]],
+    refuse: Callable[[Request], Reply | None] | None = None,
+) -> dict[str, Route]:
+    """Return the routes /metrics and the probes by their paths.
+
+    Args:
+        registry: returns the registry, called at the first scrape.
+        refuse: refuses requests for the metrics; None: all may read them.
+    """
+    metrics_of = cache(registry)
+    scrapes: Kept[str, Reply] = Kept(SHARE_MAX)
+
+    def metrics(asked: Request) -> Reply:
+        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  the first scrape waits, not the start
+
+        encode, content_type = choose_encoder(asked.headers.get("Accept", ""))
+        return scrapes(content_type, lambda: Reply(200, content_type, encode(metrics_of())))
+
+    def probe(look: Callable[[], Health]) -> Route:
+        return Route(get=lambda _: _health(look()), is_probe=True)
+
+    return {
+        "/metrics": Route(get=metrics, refuse=refuse),
+        **{path: probe(look) for path, look in probes.items()},
+    }
+
+
+def _health(health: Health) -> Reply:
+    return json_reply(200 if health.well else 503, health.detail)
+
+
+def json_reply(status: int, value: object, **headers: str) -> Reply:
+    """Return a JSON answer with an object."""
+    return Reply(status, "application/json", json.dumps(value).encode() + b"\n", headers)

@@ -37,7 +37,7 @@ def _url(http: HttpConfig, port: int) -> str:
 
 
 def status_of(config: Config, url: str = "", *, all_tables: bool = False) -> dict[str, Any] | None:
-    """Return the daemon's status (`daemon_status.py`); None if no daemon of cdcd answers.
+    """Return the daemon's status (`daemon_pages.py`); None if no daemon of cdcd answers.
 
     Args:
         url: URL of the daemon's HTTP; "": the configured one.

@@ -1,8 +1,12 @@
-"""The log: facts, and messages of libraries, one line each on standard error, with masked passwords.
+"""The log: facts, and messages of libraries, one line each on standard error, with masked passwords; and the last
+warnings and errors for the page, each with its hint.
 
 Every line has `timestamp` (UTC, ISO 8601), `level` and `event`, a constant name, and further fields. Messages of
 libraries come from the standard library's logging and are written in the same form, as the event `dependency.log`,
 each message at most once a minute.
+
+The rule: texts on the page are masked as in the log, and have a limit. A repeated problem is one entry with a count
+and the time of its last occurrence.
 """
 
 import logging
@@ -10,6 +14,9 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from threading import Lock
 from typing import Any, Final, Protocol
 
 import structlog
@@ -17,7 +24,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from cdcd.config.masking import mask_text, mask_value
 from cdcd.config.sections.process import LogConfig
-from cdcd.core.facts import Fact, Observer
+from cdcd.core.facts import Fact, Observer, cut_short
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.visible import visible
 
@@ -218,3 +225,81 @@ def _seen(value: object) -> object:
 def _in_order(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
     first = {key: entry.pop(key) for key in ("timestamp", "level", "event") if key in entry}
     return {**first, **entry}
+
+
+PROBLEMS_MAX: Final = 20
+"""Maximum number of entries. The log has all problems."""
+
+TEXT_MAX: Final = 600
+"""Maximum characters of a message or a hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastProblem:
+    """A warning or an error.
+
+    Attributes:
+        at: time of its last report (UTC).
+        event: name of the event; docs/events.md explains it.
+        message: message of the event or, without one, its fields.
+        hint: instruction for the operator; "" if the event has none.
+        count: number of reports in a series of equal ones.
+    """
+
+    at: datetime
+    level: str
+    event: str
+    message: str
+    hint: str
+    count: int = 1
+
+
+class LastProblems:
+    """An observer that keeps warnings and errors, and passes every fact on. Any thread may call its methods.
+
+    Attributes:
+        found: entries, newest first, at most `PROBLEMS_MAX`.
+    """
+
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.found: tuple[LastProblem, ...] = ()
+        self._now = now
+        self._lock = Lock()
+
+    def observing(self, observe: Observer) -> Observer:
+        """Return an observer that calls `note` and then `observe`."""
+
+        def both(fact: Fact) -> None:
+            self.note(fact)
+            observe(fact)
+
+        return both
+
+    def note(self, fact: Fact) -> None:
+        """Keep the fact if it is a warning or worse."""
+        if fact.level == "info":
+            return
+        new = _problem(fact, self._now())
+        with self._lock:
+            rest = []
+            for each in self.found:
+                if (each.event, each.message, each.hint) == (new.event, new.message, new.hint):
+                    new = replace(new, count=each.count + 1)
+                else:
+                    rest.append(each)
+            self.found = (new, *rest)[:PROBLEMS_MAX]
+
+
+def _problem(fact: Fact, at: datetime) -> LastProblem:
+    fields = {name: _text(name, value) for name, value in fact.logged().items()}
+    message, hint = fields.pop("message", ""), fields.pop("hint", "")
+    if not message:
+        message = ", ".join(f"{name} {value}" for name, value in fields.items())
+    return LastProblem(at, fact.level, fact.event, cut_short(message, TEXT_MAX), cut_short(hint, TEXT_MAX))
+
+
+def _text(name: str, value: object) -> str:
+    """Return a field as the log shows it, with masked secrets."""
+    if name.endswith("_lsn") and isinstance(value, int):
+        return str(Lsn(value))
+    return mask_text(value) if isinstance(value, str) else str(mask_value(value))

@@ -25,8 +25,7 @@ from cdcd.telemetry.html_look_ups import (
     records_page,
 )
 from cdcd.telemetry.html_style import HEADERS
-from cdcd.telemetry.http import Reply, Request, Route, Routes, text
-from cdcd.telemetry.pages import json_reply
+from cdcd.telemetry.http import Reply, Request, Route, Routes, json_reply, text
 from cdcd.telemetry.state import Telemetry
 
 CHECK_S: Final = 600.0

@@ -1,10 +1,14 @@
-"""The figures of a running pipeline, and the health that follows from them.
+"""The figures of a running pipeline, the health that follows from them, and a line of the log with deliveries and lag
+once a minute.
 
 The pipeline sets plain attributes, which costs almost nothing; `cdcd.telemetry.metrics` reads them for Prometheus
 and `cdcd.telemetry.http` for probes, both in other threads. Nothing is computed before it is requested, and readers
 need no lock: each attribute is set in one step, and mappings are copied before they are iterated.
 
 Filling a `Histogram` costs almost nothing, because it has only one count per bucket and a sum.
+
+The rule: there is no line for a minute without deliveries and without anything left to deliver. So an idle daemon
+is silent, but a hanging daemon is not, because its lag stays and is reported every minute.
 """
 
 import time
@@ -17,9 +21,9 @@ from typing import Any, Final, Literal
 from cdcd.core.engine.reachability import Reachability, Waiting
 from cdcd.core.engine.wal_forecast import WalForecast
 from cdcd.core.facts import Fact, Observer, Side, TableHealed
-from cdcd.core.facts_operation import CheckpointRecordsIgnored
+from cdcd.core.facts_operation import CheckpointRecordsIgnored, StreamProgressed
 from cdcd.core.snapshot.progress import Progress
-from cdcd.telemetry.last_problems import LastProblems
+from cdcd.telemetry.logs import LastProblems
 from cdcd.telemetry.throughput import Delays, Throughput, Totals
 
 
@@ -405,3 +409,45 @@ def readiness(
 
 def _reasons(reasons: list[str]) -> dict[str, Any]:
     return {"reasons": reasons} if reasons else {}
+
+
+REPORT_S: Final = 60.0
+"""Seconds between two lines."""
+
+
+class ProgressReport:
+    """Reports; call `due` at short intervals.
+
+    Args:
+        now: monotonic seconds.
+    """
+
+    def __init__(self, telemetry: Telemetry, now: float) -> None:
+        self._telemetry = telemetry
+        self._at = now
+        self._before = telemetry.totals()
+
+    def due(self, now: float, unix_now: float) -> StreamProgressed | None:
+        """Return the report of the last minute, if a minute has passed and there is something to report."""
+        seconds = now - self._at
+        if seconds < REPORT_S:
+            return None
+        telemetry, before = self._telemetry, self._before
+        totals = self._before = telemetry.totals()
+        self._at = now
+        lag_bytes = telemetry.lag_bytes() or 0
+        if telemetry.role != "active" or (totals == before and not lag_bytes):
+            return None
+        delivered = totals.since(before)
+        lag_s = telemetry.lag_s(unix_now)
+        return StreamProgressed(
+            seconds=round(seconds, 1),
+            transactions=delivered.transactions,
+            rows=delivered.rows,
+            bytes=delivered.bytes,
+            lag_s=None if lag_s is None else round(lag_s, 1),
+            lag_bytes=lag_bytes,
+            waiting_records=telemetry.queue_records,
+            waiting_bytes=telemetry.queue_bytes,
+            wal_bytes=telemetry.retained_wal_bytes,
+        )

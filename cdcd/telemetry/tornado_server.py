@@ -12,8 +12,7 @@ from tornado.web import Application, RequestHandler, stream_request_body
 
 from cdcd.config.sections.process import ListenConfig
 from cdcd.telemetry.access import refuse_host
-from cdcd.telemetry.http import BODY_BYTES_MAX, CONNECTIONS_MAX, Reply, Request, Routes, text
-from cdcd.telemetry.tls import Tls
+from cdcd.telemetry.http import BODY_BYTES_MAX, CONNECTIONS_MAX, Reply, Request, Routes, Tls, text
 
 CONNECTION_S_MAX: Final = 20.0
 """Seconds after which a connection is closed in any state."""

@@ -186,15 +186,15 @@ def in_check(name: str) -> str:
 
 
 def in_page(name: str) -> str:
-    from cdcd.telemetry.daemon_status import daemon_status
+    from cdcd.telemetry.daemon_pages import daemon_status
     from cdcd.telemetry.state import Health
 
     return html_page(daemon_status(busy(name), Health(True, {}), 1.0, 1.0, 100))
 
 
 def in_status(name: str) -> str:
-    from cdcd.telemetry.daemon_status import daemon_status
-    from cdcd.telemetry.pages import json_reply
+    from cdcd.telemetry.daemon_pages import daemon_status
+    from cdcd.telemetry.http import json_reply
     from cdcd.telemetry.state import Health
 
     return json_reply(200, daemon_status(busy(name), Health(True, {}), 1.0, 1.0, 100)).body.decode()

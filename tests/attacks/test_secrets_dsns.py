@@ -15,8 +15,7 @@ from cdcd.config.reference import effective_yaml
 from cdcd.config.sections.process import LogConfig
 from cdcd.core.errors import CdcdError
 from cdcd.core.facts import Failed
-from cdcd.telemetry.last_problems import LastProblems
-from cdcd.telemetry.logs import configure_logging
+from cdcd.telemetry.logs import LastProblems, configure_logging
 from tests.dsns import draw, leaked
 
 SHARE = 25_000

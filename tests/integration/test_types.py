@@ -15,7 +15,7 @@ import pytest
 
 from cdcd.adapters.postgres import catalog
 from cdcd.adapters.postgres.connection import connect, parse_dsn
-from cdcd.core.catalog.binary_columns import unreadable_binary
+from cdcd.core.catalog.logical import unreadable_binary
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES, READERS
 from cdcd.core.errors import WithoutBinaryError

@@ -30,8 +30,7 @@ from cdcd.core.engine.actions import (
     Writers,
 )
 from cdcd.core.errors import TransientError
-from cdcd.core.snapshot.reading import Rows
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Rows, Visibility
 from tests.sim.catalog import SCHEMA
 from tests.sim.client import TYPES, Client
 from tests.sim.comparing import Comparer

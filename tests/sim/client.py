@@ -20,9 +20,9 @@ from cdcd.core.snapshot.reading import (
     SourcePart,
     SourceTable,
     TooLarge,
+    Visibility,
 )
 from cdcd.core.snapshot.table_task import Part
-from cdcd.core.snapshot.visibility import Visibility
 from tests.sim.catalog import MOOD, MOOD_TYPE, SCHEMA, Definition, Row
 from tests.sim.database import Database
 from tests.sim.heap import Version

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cdcd.core.engine.actions import Compared, Differences, NotComparable
-from cdcd.core.snapshot.reading import SourceTable
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import SourceTable, Visibility
 from tests.sim.catalog import Definition, Row
 from tests.sim.client import Client, line_of
 from tests.sim.expected import key_bytes, topic_of

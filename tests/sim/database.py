@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import Final
 
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 from tests.sim.catalog import FIRST_OID, SECRET, ColumnDefinition, Definition, Row, new_table
 from tests.sim.heap import Heap, Transactions, Version
 from tests.sim.wal import Change

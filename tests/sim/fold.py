@@ -9,7 +9,7 @@ import json
 from typing import Any, Final
 
 from cdcd.core.records.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 from tests.sim.aside import AsideSeen
 from tests.sim.catalog import EVENT, SCHEMA, Definition
 from tests.sim.database import Database

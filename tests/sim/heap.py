@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Final
 
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 from tests.sim.catalog import Definition, Row
 
 PAGE_BYTES: Final = 8192

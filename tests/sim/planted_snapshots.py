@@ -21,10 +21,9 @@ from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.snapshot.chunks import Chunk
 from cdcd.core.snapshot.placement import Window
 from cdcd.core.snapshot.progress import Progress
-from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Rows, SourceTable
+from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Rows, SourceTable, Visibility
 from cdcd.core.snapshot.signals import PREFIX, Signal
 from cdcd.core.snapshot.table_task import Key, TableTask
-from cdcd.core.snapshot.visibility import Visibility
 from tests.sim.asking import Asker
 from tests.sim.catalog import Definition
 from tests.sim.client import Client

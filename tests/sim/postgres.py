@@ -8,8 +8,7 @@ from typing import Final
 
 from cdcd.core.engine.checkpoint import Source
 from cdcd.core.protocol.frames import read_status
-from cdcd.core.snapshot.reading import SourceTable
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import SourceTable, Visibility
 from tests.sim.catalog import Definition
 from tests.sim.client import Client
 from tests.sim.expected import PromiseBrokenError

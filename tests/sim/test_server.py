@@ -11,8 +11,7 @@ from cdcd.core.protocol.messages import Begin, Commit, LogicalMessage, Origin, R
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, SnapshotPosition
-from cdcd.core.snapshot.reading import PageQuery, Rows, SourceTable
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import PageQuery, Rows, SourceTable, Visibility
 from tests.sim.client import TYPES, Client
 from tests.sim.expected import OWN_PREFIXES, TOPIC_PREFIX, PromiseBrokenError, Record
 from tests.sim.fold import Fold

@@ -33,7 +33,7 @@ from cdcd.adapters.recording.blocks import BlockWriter, Head, Kind, RecordingErr
 from cdcd.adapters.recording.segments import Segment, Tear, name_of, open_segment, parse_name
 from cdcd.core.engine.logged import DurableLog, LoggedSession, LogOwner, ended_early
 from cdcd.core.errors import LimitError, TransientError, out_of_files
-from cdcd.core.transactions.boundaries import Boundaries
+from cdcd.core.transactions.commits import Boundaries
 
 LOCK: Final = ".lock"
 

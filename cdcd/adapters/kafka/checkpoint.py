@@ -1,14 +1,5 @@
-"""The checkpoint topic: one compacted partition with one key, whose last valid record is the position to resume from.
-
-The checkpoint is written in the Kafka transaction of the records that it covers, so both are committed or neither
-(KIP-98). Reading it is reliable only after `init_transactions`, which commits or aborts the transaction of an
-earlier incarnation. The partition may show this outcome a little later, if a broker has just restarted. So the
-reader continues until every written record is decided, as Kafka Streams does (KAFKA-10167), and does not stop at
-the end that a `read_committed` reader sees. If the transaction hangs (KIP-664), the outcome never shows. That is an
-error of its own, which names what is needed to end the transaction.
-
-`transactions/checkpoint_record.py` decides which record is valid. Records are judged one by one on arrival, so a
-reader keeps only one of them in memory.
+"""The checkpoint topic: one compacted partition with one key, whose last valid record is the position to resume from;
+and its writer without a daemon, which removes or replaces the checkpoint.
 
 The checkpoint is written in the Kafka transaction of the records that it covers, so both are committed or neither
 (KIP-98). Reading it is reliable only after `init_transactions`, which commits or aborts the transaction of an

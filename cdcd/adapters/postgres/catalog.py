@@ -21,7 +21,7 @@ from cdcd.core.catalog.relations import CatalogColumn, Kin, TableDescription, Ty
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Column, Relation
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 
 # A key identifies one row at every moment only if it is whole, immediate and without NULL. If two rows
 # share one deferrable key, a delete does not say which row was deleted. PostgreSQL also refuses such a

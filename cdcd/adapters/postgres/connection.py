@@ -10,17 +10,6 @@ libpq keeps no SQLSTATE for a failed connection attempt, and the server's messag
 (lc_messages). libpq 18 does write the ErrorResponse into its protocol trace. So cdcd repeats an attempt that failed
 with an unknown message once, traces it into anonymous memory, and reads the SQLSTATE from the trace. No message
 contains a password.
-
-pgoutput sends values as text, formatted by the session's settings, and `ALTER ROLE ... SET` or `ALTER DATABASE ...
-SET` may change these settings at any time. A setting in the startup packet (`options=-c name=value`) has GucSource
-PGC_S_CLIENT, which ranks above PGC_S_DATABASE_USER (src/include/utils/guc.h), so the settings that are pinned here
-win. An older server refuses a connection with settings that it does not know, so newer settings are set right after
-the connection is open.
-
-libpq keeps no SQLSTATE for a failed connection attempt, and the server's message is in the server's language
-(lc_messages). libpq 18 does write the ErrorResponse into its protocol trace. So cdcd repeats an attempt that failed
-with an unknown message once, traces it into anonymous memory, and reads the SQLSTATE from the trace. No message
-contains a password.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ from cdcd.adapters.postgres.inspection import BARRIERS, Barrier
 from cdcd.adapters.postgres.refusals import translated
 from cdcd.adapters.postgres.replication import identifier
 from cdcd.core.errors import CdcdError, ConfigError, FatalError, SourceError, TransientError
-from cdcd.core.snapshot.reader_choice import KEY, ReaderChoice
+from cdcd.core.snapshot.reading import KEY, ReaderChoice
 
 _SAME: Final = "SELECT current_database(), (SELECT system_identifier FROM pg_control_system())::text"
 

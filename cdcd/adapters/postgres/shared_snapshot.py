@@ -31,8 +31,7 @@ from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import SourceError, TransientError
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.core.snapshot.reading import SourceTable
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import SourceTable, Visibility
 
 APPLICATION: Final = "cdcd shared snapshot"
 

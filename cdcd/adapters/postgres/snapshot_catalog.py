@@ -27,9 +27,8 @@ from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.retry import Backoff
-from cdcd.core.snapshot.reading import SourceTable
+from cdcd.core.snapshot.reading import SourceTable, Visibility
 from cdcd.core.snapshot.signals import WATERMARK
-from cdcd.core.snapshot.visibility import Visibility
 
 ALL_TABLES: Final = TableSelection()
 

@@ -36,10 +36,18 @@ from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot import reading
-from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable, TooLarge
+from cdcd.core.snapshot.reading import (
+    Changed,
+    KeyQuery,
+    PageQuery,
+    Refused,
+    Rows,
+    SourceTable,
+    TooLarge,
+    Visibility,
+)
 from cdcd.core.snapshot.signals import WATERMARK
 from cdcd.core.snapshot.table_task import KeyValue
-from cdcd.core.snapshot.visibility import Visibility
 
 LOCK_TIMEOUT_S: Final = 5.0
 """Default for the seconds that a query waits for a lock."""

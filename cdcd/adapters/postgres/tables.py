@@ -4,10 +4,6 @@ All data is read by catalog queries, so on a connection with an imported snapsho
 things are current instead: the contents of the publication (`pg_get_publication_tables` has no older ones), and
 sizes, which may only have grown.
 
-All data is read by catalog queries, so on a connection with an imported snapshot it is as of that snapshot. Two
-things are current instead: the contents of the publication (`pg_get_publication_tables` has no older ones), and
-sizes, which may only have grown.
-
 A thread with its own connection reads the locks.
 
 A session that waits for the lock of a table, such as a Spark task's, gets no answer until it has the lock.

@@ -36,7 +36,7 @@ from cdcd.core.engine.building import SessionStart
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import ConfigError, PositionError
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 
 RAISED: Final = b"!"
 """Letter for an error that the engine raised in place of an action."""

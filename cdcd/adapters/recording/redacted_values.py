@@ -1,12 +1,4 @@
-"""One-to-one mapping of texts to texts of the same shape, by a secret key.
-
-The rule: texts of the same shape (the same kinds of characters at the same positions) are mapped among themselves
-one to one, so two values never become equal. So keys stay distinct, and updates stay with their rows. Without the
-key, which is not kept, no value can be computed from its image.
-
-A text is a number whose digits are its characters, each with the base of its alphabet. A Feistel network is applied
-to the number until the result is in range ("cycle walking": Black and Rogaway, Ciphers with Arbitrary Finite
-Domains).
+"""Maps each value of a PostgreSQL type to another value of the same type and length, one to one, by a secret key.
 
 The rule: texts of the same shape (the same kinds of characters at the same positions) are mapped among themselves
 one to one, so two values never become equal. So keys stay distinct, and updates stay with their rows. Without the

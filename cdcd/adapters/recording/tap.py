@@ -35,7 +35,7 @@ from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 
 BLOCK_BYTES: Final = 1 << 18
 """Size in bytes at which a block ends."""

@@ -29,8 +29,8 @@ from cdcd.core.records.flattening import AddedField, Flattening
 from cdcd.core.records.shaping.expressions import DEPTH_MAX, CelCall, CelColumn, CelList, CelLiteral
 from cdcd.core.records.shaping.settings import Outbox, OutboxTable, Route, TableFilter, TableRoutes
 from cdcd.core.snapshot import reading
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.snapshot.table_task import Part
-from cdcd.core.snapshot.visibility import Visibility
 
 CLASSES: Final[Mapping[str, type[Any]]] = {
     each.__name__: each

@@ -27,7 +27,7 @@ from urllib.parse import quote
 from cdcd.adapters.credentials.command import Command, output_of, without_secrets
 from cdcd.adapters.credentials.requests import REDIRECTED, REDIRECTS, opener, reason
 from cdcd.config.models import Config
-from cdcd.config.secrets import reread
+from cdcd.config.reloading import reread
 from cdcd.config.sections.registry import RegistryConfig
 from cdcd.core.engine.reachability import Reachability
 from cdcd.core.errors import CdcdError, ConfigError, RegistryUnavailableError, SinkError, TransientError

@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from cdcd.config.types import Section, TablePattern, Text
-from cdcd.core.catalog.routing import RoutedTopics
-from cdcd.core.catalog.topic_templates import check_routed
+from cdcd.core.catalog.routing import RoutedTopics, check_routed
 from cdcd.core.records.shaping.expressions import columns_of
 from cdcd.core.records.shaping.settings import Route, TableFilter, TableRoutes
 

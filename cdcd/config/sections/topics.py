@@ -15,8 +15,7 @@ from cdcd.config.types import (
     TopicOrNone,
     TopicTemplate,
 )
-from cdcd.core.catalog.routing import Table, TopicNames, collisions, equivalent, parse_table
-from cdcd.core.catalog.topic_templates import DEFAULT
+from cdcd.core.catalog.routing import DEFAULT, Table, TopicNames, collisions, equivalent, parse_table
 
 KEY_LENGTH_MIN: Final = 32
 """Characters: a tag can be tried against any number of keys, without asking anybody."""

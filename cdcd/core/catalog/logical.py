@@ -1,6 +1,11 @@
-"""Conversion of a column's type to its logical type, through domains, arrays and enums: the basis of all formats.
+"""Conversion of a column's type to its logical type, through domains, arrays and enums: the basis of all formats; and
+the check that all columns of a relation can be received in binary form.
 
 `types.py` has the built-in types; this module adds the types that the catalog describes.
+
+pgoutput sends a value in binary form if its column's type has a send function, else as text. So a column can be
+read unless its type has a send function but no reader here. A type with components (array, composite, range) always
+has a send function. If a component has none, this function fails in the server and ends the stream.
 """
 
 from collections.abc import Mapping
@@ -8,10 +13,12 @@ from dataclasses import dataclass
 
 from cdcd.core.catalog.binary_compound import reader_for
 from cdcd.core.catalog.binary_text import Reader, plain
+from cdcd.core.catalog.hints import HINT_BINARY
 from cdcd.core.catalog.money import DIGITS_OF_C, PRECISION, Rewrite, rewrite_of
 from cdcd.core.catalog.relations import Labels, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES, EXTENSIONS, MONEY, NESTING_MAX, ROWS, Form
-from cdcd.core.errors import SourceError
+from cdcd.core.errors import SourceError, WithoutBinaryError
+from cdcd.core.protocol.messages import Column, Relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +138,46 @@ def is_lasting(oid: int, types: Mapping[int, TypeDescription]) -> bool:
     The labels of enums change without a message in the stream.
     """
     return oid in types and not labels_of(oid, types)
+
+
+def unreadable_binary(relation: Relation, types: Mapping[int, TypeDescription]) -> tuple[str, ...]:
+    """Return the names of column types with unreadable binary form, each once; () if there is none.
+
+    Args:
+        types: catalog descriptions of types that are not built in; a type without description is unreadable.
+    """
+    unreadable = [column for column in relation.columns if not _is_readable(column, types)]
+    return tuple(dict.fromkeys([_type_name(column.type_oid, types) for column in unreadable]))
+
+
+def require_binary(relation: Relation, types: Mapping[int, TypeDescription]) -> None:
+    """Refuse a relation with a column whose binary form cannot be read.
+
+    Raises:
+        WithoutBinaryError: the message names the table, the first such column and its type.
+    """
+    for column in relation.columns:
+        if not _is_readable(column, types):
+            raise WithoutBinaryError(
+                f"Column {column.name!r} of {relation.schema}.{relation.name} has the type"
+                f" {_type_name(column.type_oid, types)}, whose binary form cdcd cannot read.",
+                hint=HINT_BINARY,
+            )
+
+
+def _is_readable(column: Column, types: Mapping[int, TypeDescription]) -> bool:
+    description = BUILTIN_TYPES.get(column.type_oid) or types.get(column.type_oid)
+    if description is not None and not description.sends:
+        return True
+    return logical_type(column.type_oid, column.type_modifier, types).reads_binary
+
+
+def _type_name(oid: int, types: Mapping[int, TypeDescription]) -> str:
+    description = BUILTIN_TYPES.get(oid) or types.get(oid)
+    if description is None:
+        return f"with oid {oid}"
+    if description.is_array:
+        return f"{_type_name(description.element_oid, types)}[]"
+    if description.namespace == "pg_catalog":
+        return description.name
+    return f"{description.namespace}.{description.name}"

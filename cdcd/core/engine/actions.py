@@ -27,8 +27,16 @@ from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.schema_registrations import SchemaUse
-from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable, TooLarge
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import (
+    Changed,
+    KeyQuery,
+    PageQuery,
+    Refused,
+    Rows,
+    SourceTable,
+    TooLarge,
+    Visibility,
+)
 
 
 @dataclass(frozen=True, slots=True)

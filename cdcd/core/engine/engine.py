@@ -72,8 +72,8 @@ from cdcd.core.records.gaps import Gap
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.records.shaping.settings import Outbox
 from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.snapshot.signals import RESUMED
-from cdcd.core.snapshot.visibility import Visibility
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.position import Counts, Position

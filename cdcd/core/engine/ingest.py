@@ -49,8 +49,8 @@ from cdcd.core.records.encoder import (
     record_bytes,
 )
 from cdcd.core.records.shaping.settings import Outbox
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.snapshot.signals import RESERVED, WATERMARK
-from cdcd.core.snapshot.visibility import Visibility
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.drafts import SpoolItem, events, oids_of, row_count
 from cdcd.core.transactions.ledger import Ledger

@@ -23,9 +23,8 @@ from cdcd.core.facts import Observer, SnapshotRestarted, SnapshotWaiting
 from cdcd.core.retry import Backoff
 from cdcd.core.snapshot.chunks import Chunk, Chunks
 from cdcd.core.snapshot.placement import Window
-from cdcd.core.snapshot.reading import KEYS_PER_READ, Rows, SourceTable
+from cdcd.core.snapshot.reading import KEYS_PER_READ, Rows, SourceTable, Visibility
 from cdcd.core.snapshot.table_task import Key, TableTask
-from cdcd.core.snapshot.visibility import Visibility
 
 RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 1.0

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.snapshot.placement import Owed, Window
 from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.snapshot.table_task import Key, TableTask
-from cdcd.core.snapshot.visibility import Visibility
 
 
 class WatchedTables:

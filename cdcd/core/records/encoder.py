@@ -12,9 +12,9 @@ from cdcd.core.catalog.field_names import ChosenFields, FieldRule
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.protection import ColumnRule, Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.routing import DEFAULT as DEFAULT_TEMPLATE
 from cdcd.core.catalog.routing import RoutedTopics, Table, TopicNames, topic_name
 from cdcd.core.catalog.table_rules import ChosenKeys, ChosenPartitions, KeyRule, PartitionRule
-from cdcd.core.catalog.topic_templates import DEFAULT as DEFAULT_TEMPLATE
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.cloud_events import CloudEvents
 from cdcd.core.records.flattening import Flattening
@@ -95,7 +95,7 @@ class EncoderSettings:
         message_topic: for logical messages; None is `<prefix>.message`.
         schemas_topic: for the descriptions of tables (`schemas.py`); None: there are none, nor `source.schema_id`.
         names: topics of the tables that are not called after the rule (`routing.py`).
-        topic_template: the rule for topics of all other tables (`topic_templates.py`).
+        topic_template: the rule for topics of all other tables (`routing.py`).
         checkpoint_topic, dead_letter_topic: which no table may take; None: there is none.
         tombstones: a delete is followed by a record without a value.
         truncate: TRUNCATE makes records.

@@ -8,8 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.core.snapshot.pages import gaps
-from cdcd.core.snapshot.table_task import Part, TableTask
+from cdcd.core.snapshot.table_task import Part, TableTask, gaps
 
 PAGES_MAX: Final = 4096
 """Maximum number of pages in a chunk of small rows, however large `chunk_bytes` is."""

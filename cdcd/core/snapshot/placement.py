@@ -23,8 +23,8 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.snapshot.table_task import OWED_BYTES_MAX, OWED_KEYS_MAX, Key, owed_text
-from cdcd.core.snapshot.visibility import Visibility
 
 KEYS_MAX: Final = 200_000
 """Keys that a table's window remembers, some 100 bytes each."""

@@ -34,9 +34,8 @@ from cdcd.core.snapshot.outcomes import (
     request_json,
     with_request,
 )
-from cdcd.core.snapshot.pages import union
 from cdcd.core.snapshot.signals import ADDED, OWN_REQUESTS
-from cdcd.core.snapshot.table_task import Key, Part, TableTask, task_from, task_json
+from cdcd.core.snapshot.table_task import Key, Part, TableTask, task_from, task_json, union
 
 EXPORTED: Final = "exported"
 INCREMENTAL: Final = "incremental"

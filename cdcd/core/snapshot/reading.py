@@ -1,4 +1,14 @@
-"""Queries that a snapshot sends to PostgreSQL, and the possible answers.
+"""Queries that a snapshot sends to PostgreSQL, with the reader that runs each (`postgres.readers`), the possible
+answers, and which transactions a PostgreSQL snapshot sees.
+
+The rule: of the committed transactions, a snapshot sees all before `xmin`, none from `xmax` on, and between the two
+all that it does not list as in progress. What one snapshot sees, every later snapshot sees too.
+
+The function returns ids of 64 bits, while the stream has ids of 32 bits, which repeat. An id on the stream is at
+most 2^31 away from any running transaction, because PostgreSQL stops before the distance becomes larger.
+
+The rule: a table belongs to the first reader one of whose patterns matches the name under which the table is published.
+A partition that is published through its root is read by the reader of the root.
 
 The rule: a query names the table that it was made for (oid, file, columns), and its answer counts only if the table
 of that name is still this one in the same SQL statement. So there are four answers: `Rows`, which are correct;
@@ -6,12 +16,72 @@ of that name is still this one in the same SQL statement. So there are four answ
 `Refused`, which ends the task.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
+from cdcd.core.catalog.patterns import matcher
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.snapshot.table_task import Key, Part
-from cdcd.core.snapshot.visibility import Visibility
+
+_ROUND = 1 << 32
+_HALF = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """A snapshot as `xmin:xmax:in progress`, with ids of 64 bits.
+
+    Ids of subtransactions are not listed, and are never looked up.
+    """
+
+    xmin: int
+    xmax: int
+    in_progress: frozenset[int] = frozenset()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text of a pg_snapshot, such as `10:20:10,14,15`; ValueError if it is not one."""
+        xmin, xmax, listed = text.split(":")
+        return cls(int(xmin), int(xmax), frozenset(map(int, listed.split(","))) if listed else frozenset())
+
+    def __str__(self) -> str:
+        return f"{self.xmin}:{self.xmax}:{','.join(map(str, sorted(self.in_progress)))}"
+
+    def sees(self, xid: int) -> bool:
+        """Return whether the snapshot sees the committed transaction with the 32-bit id `xid`."""
+        full = self.xmax - self.xmax % _ROUND + xid
+        if full - self.xmax > _HALF:
+            full -= _ROUND
+        elif self.xmax - full > _HALF:
+            full += _ROUND
+        if full < self.xmin:
+            return True
+        return full < self.xmax and full not in self.in_progress
+
+
+KEY: Final = "postgres.readers"
+
+
+class ReaderChoice:
+    """Finds the reader of a table by its place in `postgres.readers`.
+
+    Args:
+        patterns: the patterns of each reader, in the order of the configuration; ConfigError if a pattern is
+            malformed.
+    """
+
+    def __init__(self, patterns: Sequence[Sequence[str]]) -> None:
+        self._tests: tuple[Callable[[str], bool], ...] = tuple(
+            [matcher(each, f"{KEY}[{place}].tables") for place, each in enumerate(patterns)]
+        )
+
+    def of(self, table: str) -> int | None:
+        """Return the index of the reader of `schema.table`; None if the role of postgres.dsn reads the table."""
+        for place, matches in enumerate(self._tests):
+            if matches(table):
+                return place
+        return None
 
 
 @dataclass(frozen=True, slots=True)

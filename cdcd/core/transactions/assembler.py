@@ -23,10 +23,9 @@ from cdcd.core.protocol.peek import CHANGES, FRAME_KIND_AT, ROWS, XLOG_DATA, lsn
 from cdcd.core.transactions.commits import REPORT, CommitOrder
 from cdcd.core.transactions.drafts import MakeDrafts, SpoolItem
 from cdcd.core.transactions.ledger import Ledger
-from cdcd.core.transactions.open_transactions import Replay
+from cdcd.core.transactions.open_transactions import RelationCache, Replay
 from cdcd.core.transactions.position import Position
 from cdcd.core.transactions.prepared_transactions import PreparedTransactions
-from cdcd.core.transactions.relation_cache import RelationCache
 from cdcd.core.transactions.spool import Spool
 from cdcd.core.transactions.steps import TURN, Changes, KeepaliveReceived, Step
 from cdcd.core.transactions.streamed_transactions import StreamedTransactions

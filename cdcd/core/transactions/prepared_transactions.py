@@ -1,4 +1,4 @@
-"""Stage 3, fifth part: two-phase transactions.
+"""Stage 3, fourth part: two-phase transactions.
 
 The rule: a PREPARE is not confirmed to PostgreSQL as flushed before it is decided, because a slot past the PREPARE
 does not send the transaction again.
@@ -22,8 +22,7 @@ from cdcd.core.protocol.messages import (
 )
 from cdcd.core.protocol.peek import DESCRIPTIONS, relation_oids, tag_of
 from cdcd.core.transactions.commits import REPORT, CommitOrder, read_as
-from cdcd.core.transactions.open_transactions import OpenTransaction, Replay
-from cdcd.core.transactions.relation_cache import RelationCache
+from cdcd.core.transactions.open_transactions import OpenTransaction, RelationCache, Replay
 from cdcd.core.transactions.spool import Spool
 from cdcd.core.transactions.steps import CommitWithoutPrepare, RolledBack, Step
 from cdcd.core.transactions.streamed_transactions import StreamedTransactions

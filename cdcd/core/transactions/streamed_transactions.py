@@ -1,4 +1,4 @@
-"""Stage 3, fourth part: streamed transactions.
+"""Stage 3, third part: streamed transactions.
 
 A streamed transaction arrives in blocks (Stream Start … Stream Stop), interleaved with others, before its outcome
 is known. It is kept in the spool until Stream Commit replays it, Stream Abort drops it, or Stream Prepare makes it
@@ -17,8 +17,7 @@ from cdcd.core.protocol.peek import MESSAGE, RELATION, tag_of
 from cdcd.core.protocol.reader import read_message, read_message_head
 from cdcd.core.transactions.commits import REPORT, CommitOrder, read_as
 from cdcd.core.transactions.drafts import MakeDrafts, SpoolItem
-from cdcd.core.transactions.open_transactions import OpenTransaction, Replay
-from cdcd.core.transactions.relation_cache import RelationCache
+from cdcd.core.transactions.open_transactions import OpenTransaction, RelationCache, Replay
 from cdcd.core.transactions.spool import Spool
 from cdcd.core.transactions.steps import RelationPreview, Step
 

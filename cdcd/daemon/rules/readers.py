@@ -19,7 +19,7 @@ from cdcd.adapters.postgres.readers import Owned, ReaderFacts, ReadersFacts, rea
 from cdcd.config.loading import Config
 from cdcd.core.errors import ConfigError
 from cdcd.core.pasted import quoted as identifier
-from cdcd.daemon.reader_settings import readers_of
+from cdcd.daemon.readers import readers_of
 from cdcd.telemetry.findings import NAMED_MAX, Finding, Level, named, of_error
 
 _ROLE_MAX: Final = 63

@@ -31,8 +31,7 @@ from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot
 from cdcd.adapters.postgres.slot import SlotWait
 from cdcd.adapters.postgres.tables import LockWatch, Tell
 from cdcd.core.catalog.modes import Modes
-from cdcd.core.catalog.routing import TopicNames, parse_table
-from cdcd.core.catalog.topic_templates import DEFAULT
+from cdcd.core.catalog.routing import DEFAULT, TopicNames, parse_table
 from cdcd.core.errors import TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.schemas import table_form

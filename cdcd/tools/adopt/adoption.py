@@ -1,8 +1,5 @@
-"""From a connector's configuration to cdcd's: the findings, the tables, the publication, and the file's text.
-
-options  ->  findings  ->  keys  ->  cdcd.yaml
-                ^
-                └─ what the database has: tables, publication
+"""From a connector's configuration, in a file or in Kafka Connect, to cdcd's: the findings, the tables, the
+publication, and the file that is written.
 
 options  ->  findings  ->  keys  ->  cdcd.yaml
                 ^

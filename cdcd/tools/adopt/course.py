@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cdcd.core.catalog import topic_templates
+from cdcd.core.catalog import routing
 from cdcd.core.catalog.patterns import parse_pattern
-from cdcd.core.catalog.routing import TopicNames, collisions
-from cdcd.core.catalog.topic_templates import DEFAULT
+from cdcd.core.catalog.routing import DEFAULT, TopicNames, collisions
 from cdcd.core.errors import CdcdError
 from cdcd.tools.adopt.reach import (
     EVERYWHERE,
@@ -62,7 +61,7 @@ class TopicCourse:
     prefix: str
     known: Known
     stages: tuple[tuple[Accepts, Router], ...] = ()
-    template: str | None = topic_templates.DEFAULT
+    template: str | None = routing.DEFAULT
 
     def routed(self, router: Router, accepts: Accepts, *, is_everywhere: bool) -> "TopicCourse":
         """The topics after one more transform."""
@@ -102,7 +101,7 @@ class TopicCourse:
             != own_topic(self.prefix)(each.schema, each.name)
         }
         for table, topic in changed.items():
-            if not topic_templates.begins_as_table(topic, self.prefix):
+            if not routing.begins_as_table(topic, self.prefix):
                 raise UnnamedError(self._refused(table.qualified, topic))
         names = {(each.schema, each.name): topic for each, topic in changed.items()}
         self._refuse_collisions(TopicNames(self.prefix, names))
@@ -114,10 +113,10 @@ class TopicCourse:
         return self.template is None
 
     def _by_template(self, template: str) -> Mapping[str, object]:
-        if template == topic_templates.DEFAULT:
+        if template == routing.DEFAULT:
             return {}
         try:
-            topic_templates.check(template)
+            routing.check_template(template)
         except ValueError:
             raise UnnamedError(self._refused("a table", template) + self._other_prefix(template)) from None
         if not {"{schema}", "{table}"} <= set(re.findall(r"\{\w+\}", template)):
@@ -137,7 +136,7 @@ class TopicCourse:
         )
 
     def _other_prefix(self, template: str) -> str:
-        other = template.removesuffix(f".{topic_templates.DEFAULT.partition('.')[2]}")
+        other = template.removesuffix(f".{routing.DEFAULT.partition('.')[2]}")
         other = other.replace("{prefix}", self.prefix)
         if other == template or re.search(r"[{}]", other):
             return ""
@@ -165,7 +164,7 @@ def _template(router: Router, prefix: str) -> str | None:
     own = f"{prefix}.{_SCHEMA}.{_TABLE}"
     topic = router.routed(own)
     if topic == own:
-        return topic_templates.DEFAULT
+        return routing.DEFAULT
     if topic.startswith(f"{prefix}."):
         topic = "{prefix}" + topic[len(prefix) :]
     return topic.replace(_SCHEMA, "{schema}").replace(_TABLE, "{table}")

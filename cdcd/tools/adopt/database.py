@@ -18,7 +18,7 @@ from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.errors import ConfigError
 from cdcd.core.pasted import quoted as identifier
 from cdcd.core.protocol.messages import Relation
-from cdcd.daemon.rules.columns import column_types
+from cdcd.daemon.rules.tables import column_types
 from cdcd.tools.adopt.reach import KnownTable
 from cdcd.tools.adopt.tables import Lists
 

@@ -9,7 +9,7 @@ what is written is never quite the same, and the verdict says so.
 from collections.abc import Callable
 from typing import Final
 
-from cdcd.core.catalog.topic_templates import begins_as_table
+from cdcd.core.catalog.routing import begins_as_table
 from cdcd.tools.adopt.course import TOMBSTONES, TOPIC_MATCHES, Course, RefusedError, Transform
 from cdcd.tools.adopt.reach import EVERYWHERE, Reach, UndecidedError
 from cdcd.tools.adopt.scripts import (

@@ -24,9 +24,8 @@ from cdcd.daemon.process import (
     spool_problem,
 )
 from cdcd.telemetry.findings import Finding, Level, of_error
-from cdcd.telemetry.http import listening_socket
+from cdcd.telemetry.http import Tls, listening_socket
 from cdcd.telemetry.http_client import status_of
-from cdcd.telemetry.tls import Tls
 
 SPOOL_ROOM: Final = 1 << 30
 """Bytes that should be free for the spool if `spool.disk_bytes_max` sets no limit."""

@@ -14,7 +14,7 @@ from cdcd.core.errors import ConfigError, WithoutBinaryError
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.protobuf.form import PROTOBUF
-from cdcd.daemon.rules.columns import described_tables
+from cdcd.daemon.rules.tables import described_tables
 from cdcd.telemetry.findings import Finding
 
 

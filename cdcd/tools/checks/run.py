@@ -43,18 +43,28 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.versions import OPTION_SINCE
 from cdcd.core.snapshot.beginning import WHEN_NEEDED
 from cdcd.daemon.process import FILES_MIN, file_limit
-from cdcd.daemon.rules.columns import check_columns, check_fields, look_at_columns, look_at_fields
-from cdcd.daemon.rules.expressions import check_all_routes, check_filters, look_at_filters, look_at_routes
-from cdcd.daemon.rules.keys import (
+from cdcd.daemon.rules.readers import ask_about_readers, check_readers
+from cdcd.daemon.rules.rows import (
+    check_all_routes,
+    check_filters,
+    check_outbox,
+    check_queries,
+    look_at_filters,
+    look_at_outbox,
+    look_at_queries,
+    look_at_routes,
+)
+from cdcd.daemon.rules.tables import (
     KeyFacts,
+    check_columns,
+    check_fields,
     check_keys,
     check_partition_columns,
+    look_at_columns,
+    look_at_fields,
     look_at_keys,
     look_at_partitions,
 )
-from cdcd.daemon.rules.outbox import check_outbox, look_at_outbox
-from cdcd.daemon.rules.queries import check_queries, look_at_queries
-from cdcd.daemon.rules.readers import ask_about_readers, check_readers
 from cdcd.daemon.settings import (
     TRANSACTION_S,
     checkpoint_topic,

@@ -44,7 +44,7 @@ from cdcd.core.records.shaping.filtering import RowFilter, table_filters
 from cdcd.core.records.shaping.filtering import contradiction as no_one_filter
 from cdcd.core.records.shaping.routed import RowRoutes, table_routes
 from cdcd.core.records.shaping.routed import contradiction as no_one_route
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.daemon.settings import require_json
 from cdcd.tools.heal.differences import (
     KEY_BYTES_MAX,

@@ -26,12 +26,11 @@ from typing import Any, Final
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.refusals import translated
 from cdcd.config.loading import Config, load_config
-from cdcd.core.catalog.topic_templates import DEFAULT
+from cdcd.core.catalog.routing import DEFAULT
 from cdcd.core.errors import ConfigError, FencedError, TransientError
 from cdcd.core.pasted import cdcd, quoted
 from cdcd.telemetry.http_client import fetch
-from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.terminal_text import number
+from cdcd.telemetry.terminal_text import number, size
 from cdcd.tools.operations import removal
 from cdcd.tools.operations.sides import connect_to
 

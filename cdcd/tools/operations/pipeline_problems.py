@@ -12,8 +12,7 @@ from cdcd.adapters.postgres.slot import check_slot
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import CdcdError
 from cdcd.core.pasted import cdcd, literal, on_table, table_option
-from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.terminal_text import ago, number, plain
+from cdcd.telemetry.terminal_text import ago, number, plain, size
 from cdcd.tools.operations.pipeline_status import PipelineStatus
 
 FOUND: Final = 10

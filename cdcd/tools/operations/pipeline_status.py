@@ -28,7 +28,7 @@ from cdcd.core.engine.logged import LogOwner, judge
 from cdcd.core.errors import CdcdError
 from cdcd.core.snapshot.progress import Progress
 from cdcd.telemetry.http_client import status_of, url_of
-from cdcd.telemetry.progress_bars import size
+from cdcd.telemetry.terminal_text import size
 from cdcd.tools.operations.sides import connect_to, peek
 
 
@@ -44,7 +44,7 @@ class Numbers:
             snapshots.
         read: number of delivered rows of snapshots by `schema.table`, since the process started.
         reasons: reasons why the daemon is not ready.
-        status: the whole status object (`telemetry/daemon_status.py`).
+        status: the whole status object (`telemetry/daemon_pages.py`).
     """
 
     version: str

@@ -21,8 +21,7 @@ from cdcd.adapters.postgres.pipeline_state import PipelineState
 from cdcd.adapters.postgres.slot import PLUGIN
 from cdcd.core.engine.checkpoint import Checkpoint, refuse_other_server, refuse_sealed
 from cdcd.core.errors import CdcdError, FencedError, PositionError, SourceError
-from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.terminal_text import number, plain
+from cdcd.telemetry.terminal_text import number, plain, size
 
 Command = Literal["drop", "reset"]
 Kind = Literal["slot", "checkpoint", "log", "topics", "publication"]

@@ -16,8 +16,7 @@ from cdcd.core.snapshot.outcomes import CANCELLED, Outcome, Requested
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.signals import ADDED
 from cdcd.core.snapshot.table_task import TableTask
-from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.terminal_text import cut, number, plain, seconds
+from cdcd.telemetry.terminal_text import cut, number, plain, seconds, size
 from cdcd.tools.operations.sides import connect_to, peek
 
 State = Literal["reading", "paused", "waiting", "failed", "complete"]

@@ -10,8 +10,7 @@ from cdcd.build import PURE
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.terminal_text import ago, cut, number, plain, seconds, wrapped
+from cdcd.telemetry.terminal_text import ago, cut, number, plain, seconds, size, wrapped
 from cdcd.tools.operations.pipeline_problems import exit_code_of, problems_of
 from cdcd.tools.operations.pipeline_status import PipelineStatus, TableState
 

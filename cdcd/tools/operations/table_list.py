@@ -7,8 +7,7 @@ from typing import Any, Final
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.pasted import cdcd, on_table, table_option
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.terminal_text import cut, number, plain, wrapped
+from cdcd.telemetry.terminal_text import cut, number, plain, size, wrapped
 from cdcd.tools.operations.pipeline_problems import ASIDE, Problem, problems_of
 from cdcd.tools.operations.pipeline_status import PipelineStatus, TableState
 

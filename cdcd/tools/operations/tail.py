@@ -17,8 +17,7 @@ from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.catalog.patterns import TablePattern, parse_pattern
 from cdcd.core.catalog.relations import UNKNOWN_PLACE, TableDescription, TypeDescription
-from cdcd.core.catalog.routing import parse_table
-from cdcd.core.catalog.topic_templates import DEFAULT
+from cdcd.core.catalog.routing import DEFAULT, parse_table
 from cdcd.core.engine.left_out import LeftOutTables
 from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.core.facts import unheard

@@ -26,8 +26,7 @@ from rich.cells import set_cell_size
 
 from cdcd.core.pasted import cdcd
 from cdcd.core.visible import visible
-from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.terminal_text import cut, number, plain, seconds
+from cdcd.telemetry.terminal_text import cut, number, plain, seconds, size
 
 Look = Literal["", "bold", "good", "warning", "error", "soft", "head"]
 """Style of a line."""

@@ -16,7 +16,7 @@ for every open transaction, and PostgreSQL 18.4 has crashed while it created one
 
 from dataclasses import dataclass, field
 
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 
 _IDS = 1 << 32
 

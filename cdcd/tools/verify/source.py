@@ -23,9 +23,8 @@ from cdcd.core.records.debezium_json.converters import converter_for
 from cdcd.core.records.encoder import SnapshotPosition
 from cdcd.core.records.schemas import TableForm, table_form
 from cdcd.core.records.unwritable import UnwritableError
-from cdcd.core.snapshot.pages import Pages, gaps
-from cdcd.core.snapshot.table_task import Part
-from cdcd.daemon.reader_settings import readers_of
+from cdcd.core.snapshot.table_task import Pages, Part, gaps
+from cdcd.daemon.readers import readers_of
 from cdcd.daemon.settings import encoder_settings
 from cdcd.tools.verify.comparing import SourceRow
 from cdcd.tools.verify.record_parsing import RowForm, after_of

@@ -35,7 +35,7 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import SinkError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.schemas import TableForm
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.daemon.settings import require_json
 from cdcd.telemetry.terminal_text import number
 from cdcd.tools.operations.sides import bound_columns

@@ -17,7 +17,7 @@ from cdcd.core.errors import ConfigError, SourceError
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.protocol.versions import Options, StreamingMode
 from cdcd.core.records.available import FORMATS
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.daemon import wiring
 from cdcd.daemon.settings import encoder_settings, engine_settings
 

@@ -9,7 +9,7 @@ from cdcd.core.facts import ReconnectScheduled
 from cdcd.core.snapshot.outcomes import Outcome
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import Part, TableTask
-from cdcd.telemetry.daemon_status import TABLES_MAX, daemon_status
+from cdcd.telemetry.daemon_pages import TABLES_MAX, daemon_status
 from cdcd.telemetry.state import Aside, Telemetry, readiness
 
 HOSTILE = '<script>alert("1")</script>\x1b[31m&\'"'

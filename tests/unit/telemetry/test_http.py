@@ -1,10 +1,15 @@
 import http.client
 import json
+import os
 import resource
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from contextlib import closing, suppress
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,19 +20,137 @@ from cdcd.telemetry.http import (
     ACCEPT_AGAIN_S,
     BODY_BYTES_MAX,
     CONNECTIONS_MAX,
+    KINDS_MAX,
+    LOOK_S,
     HttpServer,
+    Kept,
     Reply,
     Route,
     Routes,
+    Tls,
 )
+from cdcd.telemetry.http_client import fetch, status_of
 from cdcd.telemetry.state import Telemetry
 from cdcd.telemetry.tornado_server import CONNECTION_S_MAX
+
+
+def certificate(folder: Path, name: str = "localhost") -> tuple[Path, Path]:
+    crt, key = folder / "tls.crt", folder / "tls.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-days", "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}", "-keyout", str(key),
+         "-out", str(crt)],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return crt, key
+
+
+def config(crt: Path, key: Path, port: int = 0) -> Config:
+    return parse_config(
+        "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'b:1'}\n"
+        f"http: {{port: {port}, certificate_file: '{crt}', key_file: '{key}'}}\n",
+        {},
+    )
+
+
+def test_the_daemon_is_asked_by_https_and_its_own_certificate_is_trusted(tmp_path: Path):
+    given = config(*certificate(tmp_path))
+    with serve_http(given, Telemetry("shop")) as address:
+        here = config(tmp_path / "tls.crt", tmp_path / "tls.key", int(address.rpartition(":")[2]))
+        found = status_of(here)
+        assert found is not None
+        assert found["pipeline"] == "shop"
+        # Another name for the place is another matter: the certificate must have it.
+        with pytest.raises(OSError, match="certificate"):
+            fetch(f"https://{address}/healthz", given.http.certificate_file, is_own=False)
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+            fetch(f"https://{address}/healthz")
+
+
+def test_a_client_that_stays_in_the_handshake_holds_up_nobody(tmp_path: Path):
+    given = config(*certificate(tmp_path))
+    with serve_http(given, Telemetry("shop")) as address:
+        host, port = address.split(":")
+        held = [socket.create_connection((host, int(port))) for _ in range(20)]
+        assert fetch(f"https://{address}/healthz", given.http.certificate_file) == '{"alive": true}\n'
+        for each in held:
+            each.close()
+
+
+def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(tmp_path: Path):
+    crt, key = certificate(tmp_path, "first")
+    now = [0.0]
+    tls = Tls(crt, key, lambda: now[0])
+
+    def serial() -> str:
+        """Of the certificate that a client gets."""
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        ends = (
+            client.wrap_bio(to_client, to_server),
+            tls.context.wrap_bio(to_server, to_client, server_side=True),
+        )
+        for _ in range(4):
+            for end in ends:
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+        found = ends[0].getpeercert(binary_form=True)
+        assert found is not None
+        return found.hex()
+
+    first = serial()
+    certificate(tmp_path, "second")
+    os.utime(crt, (1, 1))
+    tls.refresh()
+    assert serial() == first
+    now[0] += LOOK_S
+    tls.refresh()
+    second = serial()
+    assert second != first
+    crt.write_text("not a certificate")
+    now[0] += LOOK_S
+    tls.refresh()
+    assert serial() == second
+
+
+@pytest.mark.parametrize("broken", ["missing", "garbage", "other key", "passphrase"])
+def test_files_that_cannot_be_used_are_an_error_with_a_hint(broken, tmp_path: Path):
+    crt, key = certificate(tmp_path)
+    if broken == "missing":
+        key.unlink()
+    elif broken == "garbage":
+        crt.write_text("nothing")
+    elif broken == "other key":
+        (tmp_path / "other").mkdir()
+        key = certificate(tmp_path / "other")[1]
+    else:
+        closed = tmp_path / "closed.key"
+        subprocess.run(
+            ["openssl", "pkcs8", "-topk8", "-in", str(key), "-out", str(closed), "-passout", "pass:hunter2"],
+            check=True,
+            capture_output=True,
+        )
+        key = closed
+    with pytest.raises(ConfigError, match=r"certificate_file and http\.key_file cannot be used") as caught:
+        Tls(crt, key)
+    assert "PEM" in caught.value.hint
+
+
+def test_a_certificate_without_its_key_is_a_wrong_configuration(tmp_path: Path):
+    with pytest.raises(ConfigError, match="http: certificate_file and key_file belong together"):
+        parse_config(
+            "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'b:1'}\nhttp: {certificate_file: a}\n",
+            {},
+        )
+
 
 HTTP = HttpConfig.model_validate({"port": 0})
 
 
 def routes(telemetry: Telemetry) -> Routes:
-    return daemon_routes(lambda: config("http: {port: 0}"), telemetry)
+    return daemon_routes(lambda: http_config("http: {port: 0}"), telemetry)
 
 
 @pytest.fixture
@@ -286,19 +409,19 @@ def test_scrapes_go_on_while_tables_are_added(server, telemetry):
         thread.join()
 
 
-def config(text: str) -> Config:
+def http_config(text: str) -> Config:
     minimal = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
     return parse_config(minimal + text, {})
 
 
 def test_serving_says_where(telemetry):
-    with serve_http(config("http: {port: 0}"), telemetry) as address:
+    with serve_http(http_config("http: {port: 0}"), telemetry) as address:
         host, port = address.split(":")
         socket.create_connection((host, int(port)), timeout=5).close()
 
 
 def test_where_it_is_not_enabled_nothing_is_served(telemetry):
-    with serve_http(config("http: {enabled: false}"), telemetry) as address:
+    with serve_http(http_config("http: {enabled: false}"), telemetry) as address:
         assert address == ""
         assert not [thread for thread in threading.enumerate() if thread.name == "http"]
 
@@ -325,3 +448,50 @@ def test_a_client_that_cannot_be_accepted_does_not_make_the_server_spin(server):
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         client.settimeout(10)
         assert client.recv(8) == b"HTTP/1.1"
+
+
+def spend(seconds: float) -> str:
+    """Use this much CPU."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+    return "made"
+
+
+def test_an_answer_is_kept_for_a_moment_and_by_kind():
+    kept: Kept[str, list[int]] = Kept(1.0, 60.0)
+    first, other = kept("a", list), kept("b", list)
+    assert kept("a", list) is first
+    assert first is not other
+
+
+def test_an_answer_that_is_old_is_made_anew():
+    kept: Kept[str, list[int]] = Kept(1e9, 0.0)
+    assert kept("a", list) is not kept("a", list)
+
+
+def test_an_answer_is_kept_as_long_as_its_cost_demands(monkeypatch: pytest.MonkeyPatch):
+    now = [0.0]
+    clocks = SimpleNamespace(monotonic=lambda: now[0], thread_time=time.thread_time)
+    monkeypatch.setattr("cdcd.telemetry.http.time", clocks)
+    kept: Kept[str, str] = Kept(0.01)
+    times = 0
+
+    def make() -> str:
+        nonlocal times
+        times += 1
+        return spend(0.02)
+
+    for now[0] in (0.0, 1.0, 1.99):
+        kept("a", make)
+    assert times == 1
+    now[0] = 1e9
+    kept("a", make)
+    assert times == 2
+
+
+def test_strangers_cannot_fill_it():
+    kept: Kept[int, str] = Kept(1.0, 60.0)
+    for kind in range(10 * KINDS_MAX):
+        kept(kind, lambda: "made")
+    assert len(kept._made) <= KINDS_MAX

@@ -4,8 +4,16 @@ import pytest
 
 from cdcd.core.errors import TransientError
 from cdcd.core.facts import Fact
-from cdcd.core.facts_operation import KafkaUnreachable
-from cdcd.telemetry.state import COMMIT_BUCKETS_S, Histogram, Telemetry, liveness, readiness
+from cdcd.core.facts_operation import KafkaUnreachable, StreamProgressed
+from cdcd.telemetry.state import (
+    COMMIT_BUCKETS_S,
+    REPORT_S,
+    Histogram,
+    ProgressReport,
+    Telemetry,
+    liveness,
+    readiness,
+)
 
 NOW = 1_800_000_000.0
 
@@ -235,3 +243,65 @@ def test_no_ages_count_nothing():
     histogram = Histogram(BOUNDS)
     histogram.observe_ages([], FILLED_AT)
     assert (histogram.counts, histogram.sum) == ([0, 0, 0, 0], 0)
+
+
+UNIX = 1_800_000_000.0
+
+
+@pytest.fixture
+def reported() -> Telemetry:
+    active = Telemetry()
+    active.role = "active"
+    active.server_wal_end = active.flushed_lsn = 1000
+    active.caught_up = True
+    active.delivered_transactions, active.delivered_rows = 100, 1000
+    active.kafka_bytes = 5000
+    return active
+
+
+def test_a_minute_with_work_has_a_line_with_what_was_done_in_it(reported: Telemetry):
+    report = ProgressReport(reported, 0.0)
+    reported.delivered_transactions, reported.delivered_rows = (
+        113,
+        1507,
+    )
+    reported.kafka_bytes = 9000
+    # What is worked off again after a reconnect is not done again.
+    reported.transactions, reported.events = (
+        {"plain": 999},
+        {("public.t", "c"): 9999},
+    )
+    reported.retained_wal_bytes = 77
+    assert report.due(REPORT_S - 0.1, UNIX) is None
+    assert report.due(REPORT_S, UNIX) == StreamProgressed(60.0, 13, 507, 4000, 0.0, 0, 0, 0, 77)
+    assert report.due(REPORT_S + 1, UNIX) is None
+
+
+def test_an_idle_pipeline_that_has_caught_up_is_silent(reported: Telemetry):
+    report = ProgressReport(reported, 0.0)
+    for minute in range(1, 5):
+        # Heartbeats are no work.
+        reported.kafka_bytes += 40
+        reported.heartbeat_bytes += 40
+        assert report.due(minute * REPORT_S, UNIX) is None
+
+
+def test_a_pipeline_that_delivers_nothing_of_what_there_is_says_so_every_minute(
+    reported: Telemetry,
+):
+    report = ProgressReport(reported, 0.0)
+    reported.caught_up = False
+    reported.server_wal_end = 1700
+    reported.last_commit_time = UNIX - 42
+    reported._behind_since = UNIX - 42
+    reported.queue_records, reported.queue_bytes = 3, 450
+    for minute in (1, 2, 3):
+        told = report.due(minute * REPORT_S, UNIX)
+        assert told == StreamProgressed(60.0, 0, 0, 0, 42.0, 700, 3, 450, None)
+
+
+def test_a_standby_says_nothing(reported: Telemetry):
+    report = ProgressReport(reported, 0.0)
+    reported.role = "standby"
+    reported.kafka_bytes = 9000
+    assert report.due(REPORT_S, UNIX) is None

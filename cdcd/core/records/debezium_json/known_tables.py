@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cdcd.core.catalog.binary_columns import require_binary
 from cdcd.core.catalog.field_names import Fields
+from cdcd.core.catalog.logical import require_binary
 from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.catalog.relations import Described, TableDescription, TypeDescription, key_columns, types_of
 from cdcd.core.catalog.replica_identity import check_partitions

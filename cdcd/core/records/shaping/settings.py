@@ -111,7 +111,7 @@ class Route:
     Attributes:
         text: the expression as it is in the configuration.
         when: the parsed expression. Rows for which it is true go to the topic.
-        topic: name of the topic, or a template for it (`catalog/topic_templates.py`).
+        topic: name of the topic, or a template for it (`catalog/routing.py`).
     """
 
     text: str

@@ -12,7 +12,7 @@ from cdcd.core.catalog.relations import CatalogColumn, TableDescription
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Insert, Relation, TupleData
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 
 INT4 = 23
 SEEN = Visibility(7, 7, frozenset())

@@ -42,8 +42,7 @@ from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.shaping.expressions import DEPTH_MAX
 from cdcd.core.records.shaping.settings import Outbox, OutboxTable, Route, TableFilter, TableRoutes
 from cdcd.core.snapshot.progress import Progress
-from cdcd.core.snapshot.reading import KeyQuery, Rows, SourceTable
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import KeyQuery, Rows, SourceTable, Visibility
 from cdcd.core.transactions.position import Position
 
 RELATION = Relation(7, 16385, "public", "t", "d", (Column(1, "id", 23, -1), Column(0, "note", 25, -1)))

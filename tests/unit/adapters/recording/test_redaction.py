@@ -38,9 +38,8 @@ from cdcd.core.protocol.messages import (
 )
 from cdcd.core.records.shaping.settings import Route, TableFilter, TableRoutes
 from cdcd.core.snapshot.progress import Progress
-from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable
+from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable, Visibility
 from cdcd.core.snapshot.table_task import TableTask
-from cdcd.core.snapshot.visibility import Visibility
 from tests.unit.adapters.recording.test_events import START
 
 KEY = b"0123456789abcdef"

@@ -11,9 +11,8 @@ from cdcd.core.facts import Fact
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.encoder import Encoded
 from cdcd.core.records.markers import Marked
-from cdcd.core.snapshot.reading import Rows, SourcePart, SourceTable
+from cdcd.core.snapshot.reading import Rows, SourcePart, SourceTable, Visibility
 from cdcd.core.snapshot.table_task import Key, Part
-from cdcd.core.snapshot.visibility import Visibility
 
 PAGE = 8192
 KEYED = TableDescription(primary_key=("id",))

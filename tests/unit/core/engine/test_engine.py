@@ -74,10 +74,9 @@ from cdcd.core.records.shaping.routed import routed
 from cdcd.core.records.shaping.settings import ASSUMED, Outbox, Route, TableRoutes
 from cdcd.core.snapshot.beginning import initial
 from cdcd.core.snapshot.progress import Progress
-from cdcd.core.snapshot.reading import Refused, Rows, SourceTable
+from cdcd.core.snapshot.reading import Refused, Rows, SourceTable, Visibility
 from cdcd.core.snapshot.signals import PREFIX, Signal
 from cdcd.core.snapshot.table_task import TableTask
-from cdcd.core.snapshot.visibility import Visibility
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.position import Position

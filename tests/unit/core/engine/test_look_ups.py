@@ -10,9 +10,8 @@ from cdcd.core.engine.look_ups import HELD_S
 from cdcd.core.engine.plans import RETRY_S
 from cdcd.core.errors import ConfigError, SourceError
 from cdcd.core.facts import SnapshotPartitions, SnapshotRestarted, SnapshotTableFailed
-from cdcd.core.snapshot.reading import Changed, PageQuery
+from cdcd.core.snapshot.reading import Changed, PageQuery, Visibility
 from cdcd.core.snapshot.table_task import TableTask
-from cdcd.core.snapshot.visibility import Visibility
 from tests.unit.core.engine.beside import Daemon, T, asked_for, reading
 from tests.unit.core.engine.tables import PAGE, key, looked, nobody, rows, table, values
 

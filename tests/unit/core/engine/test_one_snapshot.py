@@ -11,9 +11,8 @@ from cdcd.core.facts import SnapshotRestarted, SnapshotTableFailed
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import Delete, Insert, Truncate
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.snapshot.reading import PageQuery, Refused, Rows
+from cdcd.core.snapshot.reading import PageQuery, Refused, Rows, Visibility
 from cdcd.core.snapshot.table_task import TableTask
-from cdcd.core.snapshot.visibility import Visibility
 from tests.unit.core.engine.beside import Daemon, T, asked_for
 from tests.unit.core.engine.tables import PAGE, looked, nobody, table
 

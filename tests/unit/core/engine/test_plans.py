@@ -5,8 +5,8 @@ import pytest
 from cdcd.core.engine.actions import Busy, FindWriters, Look, Writers
 from cdcd.core.engine.plans import RETRY_S, WAITING_S
 from cdcd.core.facts import SnapshotWaiting
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.snapshot.table_task import TableTask
-from cdcd.core.snapshot.visibility import Visibility
 from tests.unit.core.engine.beside import Daemon, T, asked_for, reading
 from tests.unit.core.engine.tables import PAGE, looked, nobody, rows, table
 

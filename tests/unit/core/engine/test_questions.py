@@ -13,7 +13,7 @@ from cdcd.core.engine.questions import PUBLISHED_S, Questions
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.snapshot.progress import Progress
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 
 TABLE = SimpleNamespace(
     oid=7, name="public.t", relation=Relation(None, 7, "public", "t", "d", (Column(1, "id", 23, -1),))

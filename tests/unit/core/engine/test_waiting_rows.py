@@ -6,9 +6,8 @@ import pytest
 
 from cdcd.build import is_compiled
 from cdcd.core.engine.plans import OpenChunk, TablePlan, WaitingRows
-from cdcd.core.snapshot.reading import Rows
+from cdcd.core.snapshot.reading import Rows, Visibility
 from cdcd.core.snapshot.table_task import TableTask
-from cdcd.core.snapshot.visibility import Visibility
 
 PLAN = TablePlan(TableTask("public.t", 1), 0.0)
 

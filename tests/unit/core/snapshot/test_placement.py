@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cdcd.build import is_compiled
 from cdcd.core.snapshot.placement import Owed, Window, oldest
 from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.snapshot.table_task import OWED_KEYS_MAX, Key, Part, TableTask
-from cdcd.core.snapshot.visibility import Visibility
 
 
 def test_a_change_that_the_snapshot_does_not_see_wins_over_the_chunks_row():

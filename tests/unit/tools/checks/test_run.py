@@ -12,7 +12,7 @@ from cdcd.config.loading import Config, parse_config
 from cdcd.core.catalog.routing import TopicNames
 from cdcd.core.errors import EXIT_CODES, CdcdError, ConfigError, SinkError, SourceError, TransientError
 from cdcd.daemon.start_requests import CARRIED_OUT
-from cdcd.telemetry import finding_codes as codes
+from cdcd.telemetry import findings as codes
 from cdcd.telemetry.findings import Finding
 from cdcd.tools.checks import rehearsal
 from cdcd.tools.checks.run import Ask, Side, ask_postgres, asked, kafka_wanted

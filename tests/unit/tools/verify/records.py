@@ -7,7 +7,7 @@ from typing import Any
 
 from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.records.schemas import TableForm
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.tools.verify.columns import Columns
 from cdcd.tools.verify.comparing import Outcome, SourceRow, TableComparison
 from cdcd.tools.verify.folding import FoldSettings, TableFold

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.tools.verify.snapshot_visibility import Sight
 from tests.unit.tools.verify.records import EVERYTHING, FORM, ID, NOTE, Topic, column, form, text
 

@@ -1,4 +1,4 @@
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.snapshot.reading import Visibility
 from cdcd.tools.verify.snapshot_visibility import Sight
 
 ROUND = 1 << 32

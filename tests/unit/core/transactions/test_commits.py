@@ -3,7 +3,7 @@ import pytest
 from cdcd.core.errors import ProtocolError
 from cdcd.core.protocol.frames import Keepalive, write_frame
 from cdcd.core.protocol.messages import StreamStart
-from cdcd.core.transactions.boundaries import Boundaries
+from cdcd.core.transactions.commits import Boundaries
 from tests.unit.core.transactions.wire import begin, commit, frame, insert
 
 

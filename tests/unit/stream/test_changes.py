@@ -9,7 +9,7 @@ import pytest
 
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
-from cdcd.stream.values import reader_for
+from cdcd.stream.changes import reader_for
 
 MOOD = TypeDescription(50_001, "public", "mood", "e", "E", 0, 0, -1)
 MOODS = TypeDescription(50_002, "public", "_mood", "b", "A", 50_001, 0, -1)

@@ -1,4 +1,10 @@
-"""The check of `key.columns` and `partitioner.columns`: whether published tables have such keys and partitions.
+"""The checks of `columns`, `fields.tables`, `key.columns` and `partitioner.columns`: whether each rule can be applied
+to the published tables.
+
+It is made by `cdcd check` and at every start of a session. A rule that matches nothing usually has a misspelled
+name, and then values are sent unprotected.
+
+The tables are described as the stream would describe them now.
 
 It is made by `cdcd check` and at every start of a session.
 
@@ -6,17 +12,151 @@ A pattern of `partitioner.columns` that matches no table usually has a misspelle
 partition.
 """
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from cdcd.adapters.postgres import catalog
 from cdcd.adapters.postgres.connection import Connection
+from cdcd.core.catalog.field_names import KEY, ChosenFields
+from cdcd.core.catalog.protection import ColumnRule, Protections
+from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_columns
 from cdcd.core.catalog.replica_identity import check_partitions
 from cdcd.core.catalog.table_rules import ChosenKeys, ChosenPartitions, KeyRule, PartitionRule, moves
+from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ConfigError
+from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.shaping.partitioning import PartitionedTable
-from cdcd.daemon.rules.columns import column_types, numbered
 from cdcd.telemetry.findings import Finding, named, of_error
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTables:
+    """Tables, the catalog's description of each by its oid, and the types of their columns."""
+
+    relations: list[Relation]
+    descriptions: Mapping[int, TableDescription]
+    types: Mapping[int, TypeDescription]
+
+
+async def column_types(connection: Connection, relations: Iterable[Relation]) -> dict[int, TypeDescription]:
+    """Return the types of all columns, and the built-in types. Raises TransientError and SourceError."""
+    wanted = {column.type_oid for relation in relations for column in relation.columns}
+    return {**BUILTIN_TYPES, **await catalog.types(connection, wanted - BUILTIN_TYPES.keys())}
+
+
+async def described_tables(connection: Connection, oids: Collection[int]) -> DescribedTables:
+    """Return the tables with these oids. Raises TransientError and SourceError."""
+    relations = await catalog.relations(connection, oids)
+    types = await column_types(connection, relations)
+    found = await catalog.describe(connection, oids, with_kin=True)
+    descriptions = {relation.oid: numbered(relation, found[relation.oid]) for relation in relations}
+    return DescribedTables(relations, descriptions, types)
+
+
+def numbered(relation: Relation, table: TableDescription) -> TableDescription:
+    """Return the description with the attribute numbers of the relation's columns, both from the present catalog."""
+    ids = {column.name: column.id for column in table.columns}
+    names = [column.name for column in relation.columns]
+    numbers = tuple([ids[name] for name in names]) if ids.keys() >= set(names) else ()
+    return replace(table, numbers=numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFacts:
+    """Result of applying the rules to the tables.
+
+    Attributes:
+        refused: errors of rules that cannot be applied, at most one for each table.
+        unmatched: rules that match no column of a published table.
+        columns: number of protected columns.
+    """
+
+    refused: tuple[ConfigError, ...]
+    unmatched: tuple[ColumnRule, ...]
+    columns: int
+
+
+async def look_at_columns(
+    connection: Connection, oids: Collection[int], rules: Protections, keys: ChosenKeys
+) -> RuleFacts:
+    """Apply the rules to the published tables with these oids. Raises TransientError and SourceError."""
+    relations = await catalog.relations(connection, oids)
+    tables = await catalog.describe(connection, oids, with_kin=True)
+    types = await column_types(connection, relations)
+    refused: list[ConfigError] = []
+    columns = 0
+    for relation in relations:
+        try:
+            table = keys.applied(relation, numbered(relation, tables[relation.oid]))
+            found = rules.of_columns(relation, key_columns(relation, table), types, table)
+            columns += sum(rule is not None for rule in found)
+        except ConfigError as error:
+            refused.append(error)
+    return RuleFacts(tuple(refused), tuple(rules.unmatched(relations)), columns)
+
+
+def check_columns(facts: RuleFacts) -> Iterator[Finding]:
+    """Yield the findings of `cdcd check` about the rules."""
+    for error in facts.refused:
+        yield of_error("columns.rule", "columns", error)
+    for rule in facts.unmatched:
+        yield Finding(
+            "warning",
+            "columns.unmatched",
+            "columns",
+            f"{rule} matches no column of a published table",
+            "Correct the pattern, or take it out: <schema>.<table>.<column> as PostgreSQL spells them, case included.",
+        )
+    if not facts.refused and not facts.unmatched:
+        yield Finding("ok", "columns.rule", "columns", f"{facts.columns} columns are protected")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldFacts:
+    """Result of applying the rules to the tables.
+
+    Attributes:
+        refused: errors of tables that cannot have their fields, at most one for each table.
+        unmatched: sentences, without their period, about rules that match nothing.
+        tables: tables whose fields differ from their columns, as `schema.table`.
+    """
+
+    refused: tuple[ConfigError, ...]
+    unmatched: tuple[str, ...]
+    tables: frozenset[str]
+
+
+async def look_at_fields(connection: Connection, oids: Collection[int], fields: ChosenFields) -> FieldFacts:
+    """Apply the rules to the published tables with these oids. Raises TransientError and SourceError."""
+    tables_now = await described_tables(connection, oids)
+    relations = tables_now.relations
+    refused: list[ConfigError] = []
+    tables: set[str] = set()
+    for relation in relations:
+        try:
+            found = fields.of_table(relation, tables_now.descriptions[relation.oid])
+        except ConfigError as error:
+            refused.append(error)
+            continue
+        if found.constants or found.renamed(relation) is not relation:
+            tables.add(f"{relation.schema}.{relation.name}")
+    return FieldFacts(tuple(refused), tuple(fields.unmatched(relations)), frozenset(tables))
+
+
+def check_fields(facts: FieldFacts) -> Iterator[Finding]:
+    """Yield the findings of `cdcd check` about the rules."""
+    for error in facts.refused:
+        yield of_error("fields.rule", KEY, error)
+    for said in facts.unmatched:
+        yield Finding(
+            "warning",
+            "fields.unmatched",
+            KEY,
+            said,
+            "Correct the name, or remove the rule. Names are as PostgreSQL spells them, case included.",
+        )
+    if facts.tables and not facts.refused:
+        yield Finding("ok", "fields.rule", KEY, f"names fields of {named(sorted(facts.tables))}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from cdcd.adapters.postgres.heartbeat_query import HeartbeatQuery
 from cdcd.core.errors import SourceError
 from cdcd.core.facts import Fact
 from cdcd.core.facts_operation import HeartbeatQueryFailed, HeartbeatQueryRuns
-from cdcd.daemon import heartbeat_action
-from cdcd.daemon.heartbeat_action import REPORT_S, HeartbeatAction
+from cdcd.daemon import postgres_side
+from cdcd.daemon.postgres_side import REPORT_S, HeartbeatAction
 from cdcd.telemetry.state import Telemetry
 from tests.unit.config.test_loading import parse
 from tests.unit.daemon.test_pipeline import in_a_loop
@@ -49,7 +49,7 @@ class Surroundings:
         self.now = 1000.0
         self.lapses_meanwhile = False
         monkeypatch.setattr(HeartbeatQuery, "open", self._open)
-        monkeypatch.setattr(heartbeat_action, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(postgres_side, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.action = HeartbeatAction(
             CONFIG,
             "SELECT 1",

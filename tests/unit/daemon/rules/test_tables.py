@@ -1,11 +1,38 @@
-"""What `cdcd check` says of the keys that are chosen.
-
-What `cdcd check` says of the columns that choose partitions.
-"""
+"""What `cdcd check` says of the fields that are named."""
 
 from cdcd.core.catalog.table_rules import KeyRule, PartitionRule
 from cdcd.core.errors import ConfigError
-from cdcd.daemon.rules.keys import KeyFacts, PartitionFacts, check_keys, check_partition_columns
+from cdcd.daemon.rules.tables import (
+    FieldFacts,
+    KeyFacts,
+    PartitionFacts,
+    check_fields,
+    check_keys,
+    check_partition_columns,
+)
+
+
+def test_tables_whose_fields_are_named_are_listed():
+    (found,) = check_fields(FieldFacts((), (), frozenset({"public.a", "public.b"})))
+    assert (found.level, found.code) == ("ok", "fields.rule")
+    assert "public.a, public.b" in found.found
+
+
+def test_fields_of_one_name_are_an_error_and_what_matches_nothing_a_warning():
+    facts = FieldFacts(
+        (ConfigError("Two fields.", hint="Rename one."),), ("it matches none",), frozenset({"a.b"})
+    )
+    found = list(check_fields(facts))
+    assert [(one.level, one.code) for one in found] == [
+        ("error", "fields.rule"),
+        ("warning", "fields.unmatched"),
+    ]
+    assert found[0].fix == "Rename one."
+    assert found[1].found == "it matches none"
+
+
+def test_without_a_table_there_is_nothing_to_say():
+    assert list(check_fields(FieldFacts((), (), frozenset()))) == []
 
 
 def test_keys_that_can_be_made_are_named():
@@ -68,5 +95,5 @@ def test_columns_that_cannot_choose_are_an_error_and_what_is_doubtful_a_warning(
     assert "records of one key may lie in several partitions: public.a" in found[2].found
 
 
-def test_without_a_table_there_is_nothing_to_say():
+def test_without_a_table_there_is_nothing_to_say_of_keys():
     assert list(check_partition_columns(PartitionFacts((), (), NONE, NONE))) == []

@@ -10,7 +10,7 @@ from cdcd.core.snapshot.outcomes import Outcome
 from cdcd.core.snapshot.progress import EXPORTED, Progress
 from cdcd.core.snapshot.table_task import Part, TableTask
 from cdcd.telemetry.logs import configure_logging
-from cdcd.telemetry.progress_bars import Began, Terminal, lines, size, terminal
+from cdcd.telemetry.terminal_text import Began, Terminal, bar_lines, size, terminal
 
 MB = 1 << 20
 HALF = TableTask("public.orders", 1, parts=(Part(1, 1, 100, 10 * MB, ((0, 50),)),), rows=5000)
@@ -25,7 +25,7 @@ class Screen(io.StringIO):
 
 def shown(progress: Progress | None, began: Began | None = None) -> str:
     console = Console(file=io.StringIO(), width=160)
-    console.print(Group(*lines(progress, {} if began is None else began)))
+    console.print(Group(*bar_lines(progress, {} if began is None else began)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -43,7 +43,7 @@ def test_each_table_has_a_bar_with_rows_and_bytes():
 
 def test_rate_and_time_left_are_by_the_pace_since_it_was_first_seen(monkeypatch: pytest.MonkeyPatch):
     clock = iter([100.0, 110.0])
-    monkeypatch.setattr("cdcd.telemetry.progress_bars.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("cdcd.telemetry.terminal_text.time.monotonic", lambda: next(clock))
     began: Began = {}
     shown(Progress(tasks=(HALF,)), began)
     later = replace(HALF, parts=(replace(HALF.parts[0], done=((0, 60),)),) if HALF.parts else None, rows=6000)

@@ -1,6 +1,6 @@
 import pytest
 
-from cdcd.core.catalog.binary_columns import require_binary, unreadable_binary
+from cdcd.core.catalog.logical import require_binary, unreadable_binary
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import TransientError, WithoutBinaryError

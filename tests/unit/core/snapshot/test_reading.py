@@ -1,6 +1,7 @@
 import pytest
 
-from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.errors import ConfigError
+from cdcd.core.snapshot.reading import ReaderChoice, Visibility
 
 
 def test_it_reads_what_the_server_prints():
@@ -30,3 +31,29 @@ def test_ids_on_the_stream_come_round_again():
     assert later.sees(2**32 - 6)
     assert not later.sees(2**32 - 5)
     assert not later.sees(1)
+
+
+@pytest.mark.parametrize(
+    ("table", "place"),
+    [
+        ("shop.orders", 0),
+        ("shop.items", 1),
+        ("crm.people", 1),
+        ("a.b.c", 2),
+        ("public.t", None),
+        ("Shop.orders", None),
+        ("shop.orders2", 1),
+    ],
+)
+def test_the_first_pattern_that_matches_wins(table: str, place: int | None):
+    choice = ReaderChoice([["shop.orders"], ["crm.*", "shop.*"], ['"a.b".c', "shop.orders"]])
+    assert choice.of(table) == place
+
+
+def test_without_readers_the_role_of_the_dsn_reads_every_table():
+    assert ReaderChoice([]).of("public.t") is None
+
+
+def test_a_malformed_pattern_is_refused_by_the_name_of_its_entry():
+    with pytest.raises(ConfigError, match=r"postgres\.readers\[1\]\.tables: 'orders'"):
+        ReaderChoice([["a.b"], ["orders"]])

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.core.snapshot.pages import gaps, union
+from cdcd.core.snapshot.table_task import gaps, union
 
 ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)), max_size=12)
 
