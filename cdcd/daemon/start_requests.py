@@ -12,7 +12,7 @@ from typing import Any, Final
 from cdcd.adapters.credentials.columns import bindings_of, protections
 from cdcd.adapters.durable.log import LogFiles
 from cdcd.adapters.kafka.sink import Sink
-from cdcd.adapters.postgres.connection import Connection, Dsn, connect
+from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
 from cdcd.adapters.postgres.conversion import NEVER_CONVERTED
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.money import find_money_digits
@@ -26,7 +26,7 @@ from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.checkpoint import Checkpoint, Source
 from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.logged import DurableLog
-from cdcd.core.engine.startup import Ready
+from cdcd.core.engine.startup import FormerSessions, Ready
 from cdcd.core.engine.startup_requests import (
     BindColumns,
     ConnectCatalog,
@@ -76,12 +76,11 @@ class StartRequests:
     """Objects that a start has created so far. Call `carry_out` with the requests of one start.
 
     Args:
-        stack: closes the objects at the end of the session, except the stream, which is closed before.
-        lapsed: server processes that held the lock for this process when the lease ran out.
-        converts: True if PostgreSQL converts the texts of the stream to UTF-8.
+        former: what former sessions of the process found out.
         make_comparer: makes what compares topics with tables; None: no topic can be compared.
 
     Attributes:
+        stack: closes the objects at the end of the session, except the stream, which is closed before.
         lock, sql, stream, sink, identity, snapshots, log: results of the requests, in this order; None: not created
             yet.
         wal_sender_timeout_s: setting of the server, in seconds.
@@ -95,10 +94,7 @@ class StartRequests:
         *,
         postgres: PostgresSide,
         kafka: KafkaSide,
-        stack: AsyncExitStack,
-        dsn: Dsn,
-        lapsed: frozenset[int],
-        converts: bool = True,
+        former: FormerSessions,
         make_comparer: MakeComparer | None = None,
     ) -> None:
         self._make_comparer = make_comparer
@@ -107,10 +103,9 @@ class StartRequests:
         self._observe = observe
         self._postgres = postgres
         self._kafka = kafka
-        self._stack = stack
-        self._dsn = dsn
-        self._lapsed = lapsed
-        self._converts = converts
+        self.stack = AsyncExitStack()
+        self._dsn = parse_dsn(*config.postgres.access())
+        self._former = former
         self.lock: KeptLock | None = None
         self.sql: Connection | None = None
         self.stream: ReplicationStream | None = None
@@ -140,11 +135,11 @@ class StartRequests:
 
     async def _take_lock(self, _request: TakeLock) -> None:
         lock = await self._postgres.connect_lock(self._dsn)
-        self._stack.callback(lock.close)
-        await self._postgres.acquire(lock, self._lapsed)
+        self.stack.callback(lock.close)
+        await self._postgres.acquire(lock, self._former.lapsed)
         self.lock = lock
         keep = asyncio.create_task(lock.keep(), name="keep the lock")
-        self._stack.push_async_callback(_ended, keep)
+        self.stack.push_async_callback(_ended, keep)
 
     async def _connect_catalog(self, _request: ConnectCatalog) -> bool:
         self.sql = await connect(
@@ -152,7 +147,7 @@ class StartRequests:
             application_name=f"{self._config.name} catalog",
             connect_timeout_s=self._config.postgres.connect_timeout_s,
         )
-        self._stack.push_async_callback(self.sql.close)
+        self.stack.push_async_callback(self.sql.close)
         standby = await self._postgres.is_standby(self.sql)
         if not standby:
             await try_readers(
@@ -183,8 +178,8 @@ class StartRequests:
             warned=self._postgres.warned,
         )
         self.stream = stream
-        if not self._converts or stream.server_encoding in NEVER_CONVERTED:
-            self._stack.callback((await self._postgres.take_raw(stream, self._dsn)).close)
+        if not self._former.converts or stream.server_encoding in NEVER_CONVERTED:
+            self.stack.callback((await self._postgres.take_raw(stream, self._dsn)).close)
         # The setting is read now, because after the creation of the slot any command would end its exported snapshot.
         self.wal_sender_timeout_s = await stream.wal_sender_timeout_s()
         return stream.server_version
@@ -196,7 +191,7 @@ class StartRequests:
     async def _prepare_sink(self, request: PrepareSink) -> None:
         assert self.lock is not None
         self.sink = await self._kafka.open_sink(self.lock, messages=request.messages)
-        self._stack.push_async_callback(self._kafka.in_thread, self.sink.close)
+        self.stack.push_async_callback(self._kafka.in_thread, self.sink.close)
 
     async def _look_at_slot(self, _request: LookAtSlot) -> SlotSeen | None:
         assert self.sql is not None
@@ -225,7 +220,7 @@ class StartRequests:
             self.log = open_log(self._config)
             if self.log is None:
                 return None
-            self._stack.callback(self.log.close)
+            self.stack.callback(self.log.close)
         self._telemetry.durable_bytes = self.log.size
         return await asyncio.to_thread(self.log.look)
 
@@ -251,7 +246,7 @@ class StartRequests:
         assert self.sql is not None
         await self._postgres.ensure_publication(self.sql, request.via_root)
         self.snapshots = SnapshotDriver(
-            self._config, self._dsn, self._stack, self._observe, self._make_comparer
+            self._config, self._dsn, self.stack, self._observe, self._make_comparer
         )
         published = await self.snapshots.published()
         await refuse_untrusted(self._config, self.sql, published)

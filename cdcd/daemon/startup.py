@@ -5,19 +5,14 @@ This module decides nothing: `engine/startup.py` contains the order of the steps
 """
 
 import asyncio
-from concurrent.futures import Executor
-from contextlib import AsyncExitStack
 from typing import Final
 
 from cdcd.adapters.credentials.columns import protections
-from cdcd.adapters.kafka.outage import Settling
-from cdcd.adapters.kafka.oversized import SizeLimits
 from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.adapters.registry.client import Registrar
 from cdcd.config.loading import Config
-from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.engine.leavings import Leaving
-from cdcd.core.engine.startup import Ready, Start
+from cdcd.core.engine.startup import FormerSessions, GapChoice, Ready, Start
 from cdcd.core.errors import CdcdError
 from cdcd.core.facts import (
     FilterUnmatched,
@@ -47,17 +42,9 @@ class Startup:
     """Owner of everything that a session holds open. Call `open` once, and `close` in any case.
 
     Args:
-        flushed: position that former sessions have confirmed to PostgreSQL.
-        unstreamed_until: LSN of a commit until whose delivery streaming is off; 0: as configured.
-        binary: True if values are sent in binary form.
-        converts: True if PostgreSQL converts the texts of the stream to UTF-8.
-        lapsed: server processes that held the lock for this process when the lease ran out.
-        accept_gap: True to start although changes between checkpoint and slot are missing.
-        sizes: sizes that brokers have refused; all sessions of the process share the object.
-        settling: delay of transactions after an outage; all sessions share the object.
-        aside: tables that the former session has set aside, without a checkpoint that says so.
+        former: what former sessions of the process found out.
+        gap: what the command says about a gap.
         make_comparer: makes what compares topics with tables; None: no topic can be compared.
-        heals_now: True to heal the topics although the slot could be used.
     """
 
     def __init__(
@@ -65,53 +52,29 @@ class Startup:
         config: Config,
         telemetry: Telemetry,
         observe: Observer,
-        kafka_thread: Executor,
-        *,
-        flushed: int,
-        unstreamed_until: int,
-        binary: bool,
-        converts: bool = True,
-        lapsed: frozenset[int],
-        accept_gap: bool,
-        sizes: SizeLimits,
-        settling: Settling,
-        aside: tuple[AsideTable, ...] = (),
+        kafka: KafkaSide,
+        former: FormerSessions,
+        gap: GapChoice,
         make_comparer: MakeComparer | None = None,
-        heals_now: bool = False,
     ) -> None:
         self.config = config
         self.telemetry = telemetry
         self.observe = observe
         self.postgres = PostgresSide(config, telemetry, observe)
-        self.kafka = KafkaSide(config, observe, kafka_thread, sizes, settling)
-        self.stack = AsyncExitStack()
+        self.kafka = kafka
         self.dsn = parse_dsn(*config.postgres.access())
-        self._start = Start(
-            start_settings(config),
-            observe,
-            flushed=flushed,
-            unstreamed_until=unstreamed_until,
-            binary=binary,
-            accept_gap=accept_gap,
-            aside=aside,
-            heals_now=heals_now,
-        )
-        self._flushed = flushed
-        self._unstreamed_until = unstreamed_until
-        self._binary = binary
-        self._lapsed = lapsed
+        self._start = Start(start_settings(config), observe, former, gap)
+        self._former = former
         self._made = StartRequests(
             config,
             telemetry,
             observe,
             postgres=self.postgres,
             kafka=self.kafka,
-            stack=self.stack,
-            dsn=self.dsn,
-            lapsed=lapsed,
-            converts=converts,
+            former=former,
             make_comparer=make_comparer,
         )
+        self.stack = self._made.stack
         self._pipeline: Pipeline | None = None
         self._ledger: Ledger | None = None
         self._schema_ids = SchemaIds()
@@ -124,7 +87,7 @@ class Startup:
         Another instance may be active now.
         """
         if self._made.lock is None:
-            return self._lapsed
+            return self._former.lapsed
         return frozenset({self._made.lock.backend_pid}) if self._made.lock.lapsed else frozenset()
 
     @property
@@ -135,7 +98,7 @@ class Startup:
     @property
     def flushed(self) -> int:
         """Highest position that was confirmed to PostgreSQL so far. The next session must not confirm a lower one."""
-        return self._flushed if self._ledger is None else self._ledger.flushed
+        return self._former.flushed if self._ledger is None else self._ledger.flushed
 
     def give_up(self) -> None:
         """Make every call that waits for Kafka return with a `TransientError`."""
@@ -312,8 +275,8 @@ class Startup:
             database=self._made.identity.database,
             snapshots=self._made.snapshots,
             ready=ready,
-            unstreamed_until=self._unstreamed_until,
-            binary=self._binary,
+            unstreamed_until=self._former.unstreamed_until,
+            binary=self._former.binary,
             schema_ids=self._schema_ids,
             registrar=self._registrar,
             bindings=self._made.bindings,

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from traceback import format_exception
 from types import TracebackType
 from typing import Final, NoReturn
@@ -39,6 +40,7 @@ from cdcd.core.engine.ending import SpoolingBeginsError, TablesRefusedError
 from cdcd.core.engine.leavings import KEPT
 from cdcd.core.engine.sessions import Sessions
 from cdcd.core.engine.spooling import spools_at
+from cdcd.core.engine.startup import FormerSessions, GapChoice
 from cdcd.core.errors import (
     CdcdError,
     ConfigError,
@@ -65,6 +67,7 @@ from cdcd.core.facts import (
 from cdcd.core.facts_operation import DurableSpoolStopped, KafkaTokenFailed, TransactionHanging
 from cdcd.daemon import process
 from cdcd.daemon.durable_log import has_log
+from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.process import exhausted, raise_file_limit
@@ -137,11 +140,10 @@ def run(
         config,
         telemetry,
         observe,
-        accept_gap=accept_gap,
+        gap=GapChoice(accept_gap, heals_now),
         screen=screen,
         reread_file=reread_file,
         make_comparer=make_comparer,
-        heals_now=heals_now,
     )
     threading.excepthook = supervisor.thread_failed
     try:
@@ -193,14 +195,12 @@ class Supervisor:
         telemetry: Telemetry,
         observe: Observer,
         *,
-        accept_gap: bool,
+        gap: GapChoice,
         screen: Terminal | None = None,
         reread_file: Callable[[], Config] | None = None,
         make_comparer: MakeComparer | None = None,
-        heals_now: bool = False,
     ) -> None:
         self._make_comparer = make_comparer
-        self._heals_now = heals_now
         self.config = config
         """The configuration in effect. SIGHUP may change it."""
         self._reread_file = (lambda: config) if reread_file is None else reread_file
@@ -209,7 +209,7 @@ class Supervisor:
         self._screen = screen
         self._telemetry = telemetry
         self._observe = observe
-        self._accept_gap = accept_gap
+        self._gap = gap
         self._aside: tuple[AsideTable, ...] = ()
         """Tables that the last session has set aside, without a checkpoint that says so."""
         self._stop = asyncio.Event()
@@ -464,22 +464,22 @@ class Supervisor:
 
     async def _session(self) -> None:
         async with AsyncExitStack() as stack:
+            config = reread(self.config)
             self._startup = Startup(
-                reread(self.config),
+                config,
                 self._telemetry,
                 self._observe,
-                self._kafka_thread,
-                flushed=self._flushed,
-                unstreamed_until=self._sessions.unstreamed_until,
-                binary=self._sessions.binary,
-                converts=self._sessions.converts,
-                lapsed=self._lapsed,
-                accept_gap=self._accept_gap,
-                sizes=self._sizes,
-                settling=self._settling,
-                aside=self._aside,
-                make_comparer=self._make_comparer,
-                heals_now=self._heals_now,
+                KafkaSide(config, self._observe, self._kafka_thread, self._sizes, self._settling),
+                FormerSessions(
+                    flushed=self._flushed,
+                    unstreamed_until=self._sessions.unstreamed_until,
+                    binary=self._sessions.binary,
+                    converts=self._sessions.converts,
+                    lapsed=self._lapsed,
+                    aside=self._aside,
+                ),
+                self._gap,
+                self._make_comparer,
             )
             stack.push_async_callback(self._startup.close)
             stack.callback(self._note_lapse, self._startup)
@@ -487,7 +487,7 @@ class Supervisor:
             pipeline = await self._opened(self._startup)
             if pipeline is None:
                 return
-            self._accept_gap = False
+            self._gap = replace(self._gap, is_accepted=False)
             self._aside = ()
             self._telemetry.streaming = True
             self._pipeline = pipeline

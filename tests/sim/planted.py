@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.core.engine import engine
+from cdcd.core.engine.startup import StartRules
 from cdcd.core.records.encoder import Encoder
 from tests.sim import planted_aside as aside
 from tests.sim import planted_descriptions as descriptions
@@ -134,6 +135,10 @@ def _shaped_by(planted: Callable[..., Any]) -> Any:
 
 def _in_session(focus: Mapping[str, Any] | None = None, **parts: Any) -> Planted:
     return Planted(Parts(**parts), focus)
+
+
+def _in_start(focus: Mapping[str, Any] | None = None, **rules: Any) -> Planted:
+    return Planted(Parts(start=StartRules(**rules)), focus)
 
 
 PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
@@ -273,12 +278,12 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "logged_open_transaction_confirmed": _in_session(DURABLE, log=durable.ConfirmsOpenTransactions),
         "logged_sessions_joined": _in_session(DURABLE, log=durable.JoinsSessions),
         "logged_removed_before_delivery": _in_session(DURABLE, log=durable.RemovesBeforeDelivery),
-        "logged_removed_by_the_slot": _in_session(DURABLE, steps=start.LOG_REMOVED_BY_THE_SLOT),
+        "logged_removed_by_the_slot": _in_start(DURABLE, steps=start.LOG_REMOVED_BY_THE_SLOT),
         "logged_tail_forgotten": _in_session(DURABLE, log=durable.ForgetsTheTail),
         "producer_kept": _in_session(sink=sink.KeepsTheProducer),
         "unknown_taken_for_failed": _in_session(sink=sink.TakesUnknownForFailed),
         "last_record_counts": _in_session(sink=sink.CountsTheLastRecord),
-        "unproven_condition_run": _in_session(
+        "unproven_condition_run": _in_start(
             CONDITIONS, without_conditions=lambda progress, _authentic: (progress, ())
         ),
         "no_fencing": _in_session(TAKEN_OVER, sink=sink.DoesNotFence),
@@ -289,23 +294,23 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "part_committed": _in_session(sink=sink.CommitsParts),
         "last_part_sent_again": _in_session(sink=sink.SendsTheLastPartAgain),
         "first_part_forgotten": _in_session(sink=sink.ForgetsTheFirstPart),
-        "fenced_before_judged": _in_session(MOVED, steps=start.FENCED_FIRST),
-        "not_judged_before_fencing": _in_session(MOVED, steps=start.NOT_JUDGED),
-        "judged_by_what_readers_see": _in_session(HANGING, steps=start.JUDGED_BY_READERS),
+        "fenced_before_judged": _in_start(MOVED, steps=start.FENCED_FIRST),
+        "not_judged_before_fencing": _in_start(MOVED, steps=start.NOT_JUDGED),
+        "judged_by_what_readers_see": _in_start(HANGING, steps=start.JUDGED_BY_READERS),
         "hanging_taken_for_committed": _in_session(HANGING, sink=sink.CommitsWhatHangs),
         "hanging_taken_for_aborted": _in_session(HANGING, sink=sink.AbortsWhatHangs),
-        "checkpoint_read_before_fencing": _in_session(TAKEN_OVER, steps=start.READ_BEFORE_FENCE),
-        "slot_looked_at_once": _in_session(FROZEN_AT_THE_START, steps=start.LOOKED_AT_ONCE),
-        "roots_lost": _in_session(steps=start.ROOTS_LOST),
-        "settings_untold": _in_session(steps=start.SETTINGS_UNTOLD),
-        "started_without_the_lock": _in_session(steps=start.NOT_LOCKED),
-        "drops_a_slot_that_delivered": _in_session(focus=REFUSED, first_start=start.DropsWhatDelivered),
-        "drops_a_slot_of_another_start": _in_session(focus=REFUSED, first_start=start.DropsAnySlot),
-        "drops_a_slot_that_the_checkpoint_names": _in_session(
-            focus=REFUSED, first_start=start.DropsWhatTheCheckpointNames
+        "checkpoint_read_before_fencing": _in_start(TAKEN_OVER, steps=start.READ_BEFORE_FENCE),
+        "slot_looked_at_once": _in_start(FROZEN_AT_THE_START, steps=start.LOOKED_AT_ONCE),
+        "roots_lost": _in_start(steps=start.ROOTS_LOST),
+        "settings_untold": _in_start(steps=start.SETTINGS_UNTOLD),
+        "started_without_the_lock": _in_start(steps=start.NOT_LOCKED),
+        "drops_a_slot_that_delivered": _in_start(focus=REFUSED, first=start.DropsWhatDelivered),
+        "drops_a_slot_of_another_start": _in_start(focus=REFUSED, first=start.DropsAnySlot),
+        "drops_a_slot_that_the_checkpoint_names": _in_start(
+            focus=REFUSED, first=start.DropsWhatTheCheckpointNames
         ),
-        "drops_a_slot_after_an_unknown_commit": _in_session(
-            focus=UNKNOWN_AND_REFUSED, first_start=start.TakesARefusalForTheOutcome
+        "drops_a_slot_after_an_unknown_commit": _in_start(
+            focus=UNKNOWN_AND_REFUSED, first=start.TakesARefusalForTheOutcome
         ),
         "unsent_value_forgotten": _in_incremental(snapshots.ForgetsUnsentValues),
         "unsent_value_not_written_down": _in_incremental(
@@ -344,16 +349,16 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         ),
         "own_name_taken_back": _in_engine(RENAMED, tables=snapshots.TakesItsOwnNameBack),
         "rows_under_a_name_to_come": _in_engine(RENAMED, incremental=snapshots.ReadsUnderAnyName),
-        "tables_listed_too_early": _in_session(ADDED_MEANWHILE, first_tables=snapshots.listed_too_early),
-        "tables_listed_too_late": _in_session(ADDED_MEANWHILE, first_tables=snapshots.listed_too_late),
+        "tables_listed_too_early": _in_start(ADDED_MEANWHILE, first_tables=snapshots.listed_too_early),
+        "tables_listed_too_late": _in_start(ADDED_MEANWHILE, first_tables=snapshots.listed_too_late),
         "malformed_request_ends_the_session": _in_engine(requests=snapshots.FailsOnMalformed),
         "requests_without_limit": _in_engine(HOSTILE, requests=snapshots.TakesAnySize),
         "configured_tables_cancelled": _in_engine(requests=snapshots.CancelsEverything),
         "table_read_by_name": _in_session(SWAPPED, asker=snapshots.asking(snapshots.ByNameClient)),
         "table_read_in_any_file": _in_session(REWRITTEN, asker=snapshots.asking(snapshots.AnyFileClient)),
-        "former_rows_not_ended": _in_session(LOST_SLOTS, end_former_rows=snapshots.ends_nothing),
+        "former_rows_not_ended": _in_start(LOST_SLOTS, end_former_rows=snapshots.ends_nothing),
         **{name: _in_engine(HEALED, healing=part) for name, part in HEALING_BUGS.items()},
-        "healing_goes_on_with_the_slot": _in_session(HEALED_AND_KILLED, steps=HEALING_STARTS),
+        "healing_goes_on_with_the_slot": _in_start(HEALED_AND_KILLED, steps=HEALING_STARTS),
         "former_rows_ended_twice": _in_engine(LOST_SLOTS, tables=snapshots.EndsFormerRowsAtEachStart),
         "former_rows_ended_after_the_new": _in_engine(LOST_SLOTS, tables=snapshots.EndsFormerRowsLate),
         **{

@@ -6,10 +6,9 @@ from typing import Final
 from cdcd.core.engine.actions import Answer, Differences, NotComparable
 from cdcd.core.engine.healing import Healing
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
-from cdcd.core.engine.startup import Start
+from cdcd.core.engine.startup import STEPS, Start
 from cdcd.core.engine.startup_positions import Step
 from cdcd.core.snapshot.reading import SourceTable
-from tests.sim.session import Parts
 
 
 class ForgetsDeletes(Healing):
@@ -83,6 +82,4 @@ HEALING_BUGS: Final[dict[str, type[Healing]]] = {
     "healing_counts_late": CountsLate,
 }
 
-HEALING_STARTS: Final = tuple(
-    goes_on_with_the_slot if step is Start.fence else step for step in Parts().steps
-)
+HEALING_STARTS: Final = tuple(goes_on_with_the_slot if step is Start.fence else step for step in STEPS)

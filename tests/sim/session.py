@@ -32,22 +32,19 @@ from cdcd.core.engine.checkpoint import Checkpoint, Source
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.fates import AsideNotes
-from cdcd.core.engine.leavings import FirstStart, Leaving
+from cdcd.core.engine.leavings import Leaving
 from cdcd.core.engine.left_out import LeftOutTables
 from cdcd.core.engine.logged import DurableLog, LoggedSession
 from cdcd.core.engine.settings import BatchSettings, EngineSettings, HeartbeatSettings, SnapshotSettings
 from cdcd.core.engine.startup import (
-    STEPS,
-    EndFormerRows,
-    FirstTables,
-    Healable,
+    ORDINARY_RULES,
+    FormerSessions,
     Ready,
     Start,
+    StartRules,
     StartSettings,
     StreamSettings,
-    WithoutConditions,
 )
-from cdcd.core.engine.startup_positions import Step
 from cdcd.core.errors import CdcdError, PositionError, SinkError, TransientError
 from cdcd.core.facts import Fact, Observer
 from cdcd.core.protocol.frames import read_status
@@ -60,7 +57,6 @@ from cdcd.core.records.shaping.outbox import shaped
 from cdcd.core.records.shaping.partitioning import partitioned
 from cdcd.core.records.shaping.routed import routed
 from cdcd.core.records.shaping.settings import Outbox, TableFilter, TableRoutes
-from cdcd.core.snapshot.beginning import end_former_rows, first_tables, healable, without_conditions
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.position import Position
 from cdcd.core.transactions.spool import Spool
@@ -120,12 +116,7 @@ class Parts:
     position: type[Position] = Position
     sink: type[Sink] = Sink
     asker: type[Asker] = Asker
-    steps: tuple[Callable[[Start], Step], ...] = STEPS
-    first_tables: FirstTables = first_tables
-    without_conditions: WithoutConditions = without_conditions
-    end_former_rows: EndFormerRows = end_former_rows
-    healable: Healable = healable
-    first_start: type[FirstStart] = FirstStart
+    start: StartRules = ORDINARY_RULES
     shaped: Callable[[Encoder, Outbox, EncoderSettings, Observer], Encoder] = shaped
     encoder: Callable[[EncoderSettings], Encoder] = record_stream
     filtered: Callable[[Encoder, Filters, EncoderSettings, Observer], Encoder] = filtered
@@ -386,14 +377,8 @@ class Session:
                 protects=settings.protected,
             ),
             self.around.observe,
-            flushed=self.ledger.flushed,
-            unstreamed_until=self.instance.unstreamed_until,
-            steps=self.parts.steps,
-            first_tables=self.parts.first_tables,
-            without_conditions=self.parts.without_conditions,
-            end_former_rows=self.parts.end_former_rows,
-            healable=self.parts.healable,
-            first=self.parts.first_start(),
+            FormerSessions(flushed=self.ledger.flushed, unstreamed_until=self.instance.unstreamed_until),
+            rules=self.parts.start,
         )
         self._start = start
         requests = start.run()

@@ -242,66 +242,92 @@ Healable = Callable[[Progress, Tables], Oids]
 FirstTables = Callable[[Tables, Tables, Tables | None], tuple[Tables, Tables]]
 
 
-class Start:
-    """The start of one session: `run` it once, and answer every request that it yields.
+@dataclass(frozen=True, slots=True)
+class FormerSessions:
+    """What former sessions of this process found out, and the next one needs.
 
-    Args:
-        flushed: the position that PostgreSQL was told by earlier sessions of this process.
-        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0 if streaming is as
-            configured.
+    Attributes:
+        flushed: the position that was confirmed to PostgreSQL.
+        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0 if streaming is as configured.
         binary: whether values are sent in binary form.
-        accept_gap: whether to start although changes between checkpoint and slot are lost.
-        steps: the steps in their order; tests plant a bug by other steps.
-        first_tables: `beginning.first_tables`; tests plant a bug by another function.
-        without_conditions: `beginning.without_conditions`; tests plant a bug by another function.
-        end_former_rows: `beginning.end_former_rows`; tests plant a bug by another function.
-        first: how far a start that creates a slot has got; tests plant a bug by another object.
-        healable: `beginning.healable`; tests plant a bug by another function.
-        aside: tables that the previous session has set aside and that are not in a checkpoint yet.
+        converts: whether PostgreSQL converts the texts of the stream to UTF-8.
+        lapsed: server processes that held the lock for this process when the lease ran out.
+        aside: tables that the last session has set aside and that are not in a checkpoint yet.
+    """
+
+    flushed: int = 0
+    unstreamed_until: int = 0
+    binary: bool = False
+    converts: bool = True
+    lapsed: frozenset[int] = frozenset()
+    aside: tuple[AsideTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GapChoice:
+    """What the operator's command says about a gap.
+
+    Attributes:
+        is_accepted: whether to start although changes between checkpoint and slot are lost.
         heals_now: whether the topics are healed although the slot could be used (`cdcd heal`).
     """
+
+    is_accepted: bool = False
+    heals_now: bool = False
+
+
+NO_FORMER_SESSIONS: Final = FormerSessions()
+NO_CHOICE: Final = GapChoice()
+
+
+@dataclass(frozen=True, slots=True)
+class StartRules:
+    """The decisions of a start. A planted bug of the simulator replaces one of them.
+
+    Attributes:
+        steps: the steps in their order; None: `STEPS`.
+        first_tables, without_conditions, end_former_rows, healable: the functions of `beginning` with these names.
+        first: how far a start that creates a slot has got.
+    """
+
+    steps: "tuple[Callable[[Start], Step], ...] | None" = None
+    first_tables: FirstTables = first_tables
+    without_conditions: WithoutConditions = without_conditions
+    end_former_rows: EndFormerRows = end_former_rows
+    healable: Healable = healable
+    first: Callable[[], FirstStart] = FirstStart
+
+
+ORDINARY_RULES: Final = StartRules()
+
+
+class Start:
+    """The start of one session: `run` it once, and answer every request that it yields."""
 
     def __init__(
         self,
         settings: StartSettings,
         observe: Observer,
-        *,
-        flushed: int = 0,
-        unstreamed_until: int = 0,
-        binary: bool = False,
-        accept_gap: bool = False,
-        steps: "tuple[Callable[[Start], Step], ...] | None" = None,
-        first_tables: FirstTables = first_tables,
-        without_conditions: WithoutConditions = without_conditions,
-        end_former_rows: EndFormerRows = end_former_rows,
-        healable: Healable = healable,
-        first: FirstStart | None = None,
-        aside: tuple[AsideTable, ...] = (),
-        heals_now: bool = False,
+        former: FormerSessions = NO_FORMER_SESSIONS,
+        gap: GapChoice = NO_CHOICE,
+        rules: StartRules = ORDINARY_RULES,
     ) -> None:
-        self._healable = healable
-        self._heals_now = heals_now
-        self._heals = settings.snapshot.heals or heals_now
-        self._mode = WHEN_NEEDED if heals_now else settings.snapshot.mode
-        self._aside = aside
+        self._rules = rules
+        self._former = former
+        self._heals_now = gap.heals_now
+        self._heals = settings.snapshot.heals or gap.heals_now
+        self._mode = WHEN_NEEDED if gap.heals_now else settings.snapshot.mode
         self.settings = settings
         self._observe = observe
-        self._flushed = flushed
-        self._unstreamed_until = unstreamed_until
-        self._binary = binary
-        self._steps = STEPS if steps is None else steps
-        self._first_tables = first_tables
-        self._without_conditions = without_conditions
-        self._end_former_rows = end_former_rows
         # What the steps find out, in this order.
         self._money_digits = DIGITS_OF_C
         self._server_version = 0
         self._options: Options | None = None
         self.positions = Positions(
-            accept_gap=accept_gap,
+            accept_gap=gap.is_accepted,
             when_needed=self._mode == WHEN_NEEDED,
             heals=self._heals,
-            replaces=_ASKED if heals_now else None,
+            replaces=_ASKED if gap.heals_now else None,
             pipeline=settings.name,
             slot_name=settings.stream.slot,
         )
@@ -315,7 +341,7 @@ class Start:
         self._progress = Progress()
         self._exported: ExportedTables | None = None
         self._ready: Ready | None = None
-        self._first = FirstStart() if first is None else first
+        self._first = rules.first()
 
     def leaves(
         self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
@@ -330,7 +356,7 @@ class Start:
             TransientError: the server is a standby.
             FatalError: configuration or positions are wrong, so a person must act.
         """
-        for step in self._steps:
+        for step in self._rules.steps or STEPS:
             yield from step(self)
         assert self._ready is not None
         return self._ready
@@ -370,11 +396,11 @@ class Start:
             self._server_version,
             settings.stream.protocol,
             [settings.stream.publication],
-            streaming="off" if self._unstreamed_until else settings.stream.streaming,
+            streaming="off" if self._former.unstreamed_until else settings.stream.streaming,
             two_phase=two_phase,
             messages=settings.messages,
             origin=settings.stream.origin,
-            binary=self._binary,
+            binary=self._former.binary,
         )
 
     def prepare_sink(self) -> Step:
@@ -461,7 +487,7 @@ class Start:
         """
         if found is None or found.snapshot is None:
             return None
-        progress, dropped = self._without_conditions(found.snapshot, found.authentic)
+        progress, dropped = self._rules.without_conditions(found.snapshot, found.authentic)
         for task in dropped:
             self._observe(
                 SnapshotConditionDropped(
@@ -526,7 +552,7 @@ class Start:
             self._progress = leave_out(self._progress, self._published, self.settings.snapshot.exclude)
         if beginning.initial:
             names = None if exported is None else exported.names()
-            first, later = self._first_tables(before, self._published, names)
+            first, later = self._rules.first_tables(before, self._published, names)
             self._progress = initial(
                 self._progress,
                 first,
@@ -536,7 +562,7 @@ class Start:
             )
             found = self.positions.found
             if found is not None and self.settings.truncate:
-                self._progress = self._end_former_rows(
+                self._progress = self._rules.end_former_rows(
                     self._progress,
                     found.snapshot or Progress(),
                     {**first, **later},
@@ -545,7 +571,7 @@ class Start:
             if found is not None and self._heals and exported is not None:
                 read = wanted(first, self.settings.snapshot.exclude)
                 former = found.snapshot or Progress()
-                healing = self._healable(former, read)
+                healing = self._rules.healable(former, read)
                 begins = former.gap if len(former.healing) else found.position.end_lsn
                 if len(healing):
                     self._progress = replace(self._progress, healing=healing, gap=begins)
@@ -571,9 +597,9 @@ class Start:
             self._observe(self._gap_accepted(gap, str(position)))
         if settings.counts_epochs:
             start = replace(start, epoch=start.epoch + 1)
-        if self._aside:
+        if self._former.aside:
             known = {each.oid for each in start.tables}
-            added = [each for each in self._aside if each.oid not in known]
+            added = [each for each in self._former.aside if each.oid not in known]
             start = replace(start, tables=(*start.tables, *added))
         snapshot = None if self._progress == Progress() else self._progress
         self._compare_settings()
@@ -604,7 +630,7 @@ class Start:
             self._published,
             self._exported,
             self._options,
-            flushed=first_flush(self._flushed, start, slot.confirmed),
+            flushed=first_flush(self._former.flushed, start, slot.confirmed),
             slot_confirmed=slot.confirmed,
             logged=positions.logged,
             delivers_messages=delivers_messages,

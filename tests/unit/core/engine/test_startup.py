@@ -20,6 +20,8 @@ from cdcd.core.engine.startup import (
     HEALED_ROWS_HINT,
     LEFT_ROWS_HINT,
     STEPS,
+    FormerSessions,
+    GapChoice,
     Ready,
     Start,
     StartSettings,
@@ -114,7 +116,8 @@ class World:
         return self.seen.pop(0) if self.seen else self.slot
 
     def start(self, settings: StartSettings = SETTINGS, **more: Any) -> Ready:
-        requests = Start(settings, self.facts.append, **more).run()
+        gap = GapChoice(more.pop("accept_gap", False), more.pop("heals_now", False))
+        requests = Start(settings, self.facts.append, FormerSessions(**more), gap).run()
         answer: Any = None
         while True:
             try:
