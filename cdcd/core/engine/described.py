@@ -333,7 +333,11 @@ class DescribedRelations:
 
         Returns its last description by the stream; None if it had none.
         """
+        asked: Relation | None = None
         if self.asking is not None and self.asking.relation.oid == oid:
+            if not self.asking.tentative:
+                # The server does not describe the table again.
+                asked = replace(self.asking.relation, xid=None)
             self.asking = self.ask_at = None
         self.withheld.pop(oid, None)
         self.new_topics.pop(oid, None)
@@ -341,4 +345,5 @@ class DescribedRelations:
         self._unregistered.discard(oid)
         self._claimed.discard(oid)
         former = self._relations.pop(oid, None)
-        return self._refused.pop(oid, former)
+        refused = self._refused.pop(oid, former)
+        return refused if asked is None else asked

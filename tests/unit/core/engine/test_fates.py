@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdcd.core.catalog.field_names import FieldRule
-from cdcd.core.engine.actions import EnsureTopics, Ship
+from cdcd.core.engine.actions import Describe, EnsureTopics, Ship
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.engine.ending import TablesRefusedError
 from cdcd.core.engine.fates import (
@@ -319,6 +319,24 @@ def test_a_table_that_was_renamed_comes_back_by_its_present_name(tmp_path: Path)
     # WHEN somebody asks for it by its present name, THEN it comes back
     daemon.take(transaction(98, 300, requested(Signal(RESUME_TABLES, ("public.renamed",)))))
     assert [each.table for each in daemon.facts.of(TableResumed)] == ["public.renamed"]
+
+
+def test_a_description_that_is_being_looked_up_is_not_lost_with_the_table(tmp_path: Path):
+    # GIVEN a table that the stream has just described, while the catalog has not answered yet
+    daemon = daemon_of(tmp_path)
+    daemon.take(transaction(4, 80, described("other", OTHER), row(1, oid=OTHER)))
+    daemon.feed(transaction(5, 100, described(), row(2)))
+    asked = daemon.until(Describe)
+    assert asked.relation.oid == 7
+
+    # WHEN it is set aside, because a topic for its rows is refused, and comes back
+    daemon.engine._fault(7, TOPIC, SinkError("no right"))
+    daemon.idle()
+    resume(daemon, 200)
+
+    # THEN its next change needs no further description
+    daemon.take(transaction(6, 300, row(3)))
+    assert ("t", 3) in ids(daemon)
 
 
 def give_its_name_away(daemon: Daemon) -> None:
