@@ -63,6 +63,8 @@ class SessionStart:
 
 def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
     """Return the engine of a session. The caller must call `close` of its assembler."""
+    # Otherwise a start has refused rules that do not fit, and those that fit no more have no answer.
+    refuses = start.settings.sets_aside
     encoder = shaped(
         record_stream(start.encoding, start.binary, observe),
         start.outbox,
@@ -70,11 +72,13 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
         observe,
         fails_over_bytes=start.settings.fails_over_bytes,
     )
-    encoder = routed(partitioned(encoder, start.encoding), start.routes, start.encoding, observe)
-    encoder = filtered(encoder, start.filters, start.encoding, observe)
+    encoder = routed(
+        partitioned(encoder, start.encoding), start.routes, start.encoding, observe, refuses=refuses
+    )
+    encoder = filtered(encoder, start.filters, start.encoding, observe, refuses=refuses)
     rows = partitioned(record_stream(start.encoding, False, observe), start.encoding)
-    rows = routed(rows, start.routes, start.encoding, observe)
-    rows = filtered(rows, start.filters, start.encoding, observe)
+    rows = routed(rows, start.routes, start.encoding, observe, refuses=refuses)
+    rows = filtered(rows, start.filters, start.encoding, observe, refuses=refuses)
     assembler = Assembler(
         ledger, spool, start.checkpoint.position, encoder.draft_all, abort_info=start.abort_info
     )

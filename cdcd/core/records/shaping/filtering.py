@@ -181,20 +181,40 @@ def check_filter(
 
 
 def filtered(
-    inner: Encoder, filters: tuple[TableFilter, ...], settings: EncoderSettings, observe: Observer
+    inner: Encoder,
+    filters: tuple[TableFilter, ...],
+    settings: EncoderSettings,
+    observe: Observer,
+    *,
+    refuses: bool = False,
 ) -> Encoder:
-    """Return `inner`, which leaves out rows that do not match the filters, if there are any."""
+    """Return `inner`, which leaves out rows that do not match the filters, if there are any.
+
+    Args:
+        refuses: as in `FilterShape`.
+    """
     if filters:
-        inner.shape_by(FilterShape(filters, settings, observe))
+        inner.shape_by(FilterShape(filters, settings, observe, refuses=refuses))
     return inner
 
 
 class FilterShape(Shape):
-    """Leaves out rows that do not match their filters. See `Shape` for the methods."""
+    """Leaves out rows that do not match their filters. See `Shape` for the methods.
+
+    Args:
+        refuses: whether a filter that does not fit its table is an error of the table. If not, it has no answer for
+            any row (`TableFilter.on_error`).
+    """
 
     def __init__(
-        self, filters: tuple[TableFilter, ...], settings: EncoderSettings, observe: Observer
+        self,
+        filters: tuple[TableFilter, ...],
+        settings: EncoderSettings,
+        observe: Observer,
+        *,
+        refuses: bool = False,
     ) -> None:
+        self._refuses = refuses
         self._chosen = table_filters(filters)
         self._protections = settings.protections
         self._filters: dict[int, RowFilter] = {}
@@ -207,6 +227,13 @@ class FilterShape(Shape):
 
     def counted(self, counts: Counts) -> Counts:
         return {**counts, **self._counts, **self._unanswered.counts}
+
+    def check(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        chosen = self._chosen.of_table(relation) if self._refuses else ()
+        if chosen:
+            check_filter(relation, chosen, types, self._protections, table)
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]

@@ -240,18 +240,40 @@ def check_routes(
 
 
 def routed(
-    inner: Encoder, routes: tuple[TableRoutes, ...], settings: EncoderSettings, observe: Observer
+    inner: Encoder,
+    routes: tuple[TableRoutes, ...],
+    settings: EncoderSettings,
+    observe: Observer,
+    *,
+    refuses: bool = False,
 ) -> Encoder:
-    """Return `inner`, which sends rows to the topics of the routes, if there are any."""
+    """Return `inner`, which sends rows to the topics of the routes, if there are any.
+
+    Args:
+        refuses: as in `RouteShape`.
+    """
     if routes:
-        inner.shape_by(RouteShape(routes, settings, observe))
+        inner.shape_by(RouteShape(routes, settings, observe, refuses=refuses))
     return inner
 
 
 class RouteShape(Shape):
-    """Sends rows to the topics of their routes. See `Shape` for the methods."""
+    """Sends rows to the topics of their routes. See `Shape` for the methods.
 
-    def __init__(self, routes: tuple[TableRoutes, ...], settings: EncoderSettings, observe: Observer) -> None:
+    Args:
+        refuses: whether rules that do not fit their table are an error of the table. If not, they have no answer for
+            any row (`TableRoutes.on_error`).
+    """
+
+    def __init__(
+        self,
+        routes: tuple[TableRoutes, ...],
+        settings: EncoderSettings,
+        observe: Observer,
+        *,
+        refuses: bool = False,
+    ) -> None:
+        self._refuses = refuses
         self._chosen = table_routes(routes)
         self._protections = settings.protections
         self._names = settings.topics
@@ -264,6 +286,13 @@ class RouteShape(Shape):
 
     def counted(self, counts: Counts) -> Counts:
         return {**counts, **self._unanswered.counts}
+
+    def check(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        chosen = self._chosen.of_table(relation) if self._refuses else ()
+        if chosen:
+            check_routes(relation, chosen, types, self._protections, table)
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]

@@ -8,7 +8,7 @@ import pytest
 from cdcd.config.expressions import parse_expression
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
-from cdcd.core.errors import ProtocolError
+from cdcd.core.errors import ConfigError, ProtocolError
 from cdcd.core.facts import Fact, FilterFailed
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import (
@@ -214,6 +214,23 @@ def test_a_row_without_an_answer_is_told_and_ends_nothing(on_error: str, ops: li
     encoding.now_us = REPORT_S * 1_000_000
     encoding.records(insert(2, None))
     assert encoding.facts[1] == FilterFailed("public.orders", "> of null", "0/1F4", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "identity", "said"),
+    [
+        ("row.nobody == 1", "f", "does not fit the table public.orders"),
+        ("row.status == 'open'", "d", "asks for status of public.orders"),
+    ],
+)
+def test_a_filter_that_does_not_fit_is_an_error_of_its_table_if_tables_are_set_aside(
+    text: str, identity: str, said: str
+):
+    facts: list[Fact] = []
+    encoder = filtered(record_stream(SETTINGS), chosen(text), SETTINGS, facts.append, refuses=True)
+    encoder.define(relation(OTHERS, "others", identity), TableDescription(("id",)), BUILTIN_TYPES)
+    with pytest.raises(ConfigError, match=said):
+        encoder.define(relation(ORDERS, "orders", identity), TableDescription(("id",)), BUILTIN_TYPES)
 
 
 def test_a_table_that_no_longer_fits_its_filter_ends_nothing():
