@@ -19,6 +19,7 @@ All tasks run in one event loop, so no lock is needed. The blocking calls of the
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from cdcd.adapters.kafka.sink import Sink
@@ -96,62 +97,88 @@ class LookUp(Protocol):
         """Return the description, the types that are known so far, and the snapshot (`seen`) of `Engine.described`."""
 
 
-class Pipeline:
-    """One session of the stream. Call `run` once.
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Everything that a session holds open: the source of frames, the lock, the producer, the readers, the spool."""
 
-    Args:
-        begin: starts replication on `stream`.
+    stream: Stream
+    lock: KeptLock
+    sink: Sink
+    snapshots: SnapshotDriver
+    spool: Spool
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogCalls:
+    """Calls to PostgreSQL beside the stream.
+
+    Attributes:
+        begin: starts replication on the stream.
         look_up: returns the catalog's description of a relation, the types that are known so far, and the snapshot
             (`seen`) of `Engine.described`.
         survey: writes the state of the slot to the telemetry. It raises if the slot or the publication does not
             exist.
-        new_tables: tables whose topics are created together.
-        registrar: registers schemas; None: the format needs none.
         heartbeat: runs the heartbeat query; None: no query.
         large: notified of how far the stream is received and confirmed.
+    """
+
+    begin: Callable[[], Awaitable[None]]
+    look_up: LookUp
+    survey: Callable[[], Awaitable[None]]
+    heartbeat: HeartbeatAction | None
+    large: LargeMessages
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCalls:
+    """Calls that create topics and register schemas.
+
+    Attributes:
+        new_tables: tables whose topics are created together.
+        registrar: registers schemas; None: the format needs none.
+    """
+
+    kafka: KafkaSide
+    new_tables: NewTables
+    registrar: Registrar | None
+
+
+class Pipeline:
+    """One session of the stream. Call `run` once.
+
+    Args:
         tap: records each call of the engine's methods, and passes it on; None: nothing is recorded.
     """
 
     def __init__(
         self,
         engine: Engine,
-        *,
-        stream: Stream,
-        lock: KeptLock,
-        sink: Sink,
-        kafka: KafkaSide,
-        snapshots: SnapshotDriver,
-        spool: Spool,
-        begin: Callable[[], Awaitable[None]],
-        look_up: LookUp,
-        survey: Callable[[], Awaitable[None]],
-        new_tables: NewTables,
+        opened: OpenSession,
+        catalog: CatalogCalls,
+        topics: TopicCalls,
         telemetry: Telemetry,
         observe: Observer,
-        large: LargeMessages,
         tap: Tap | None = None,
-        registrar: Registrar | None = None,
-        heartbeat: HeartbeatAction | None = None,
     ) -> None:
         self._engine = engine
         self._verbs: Engine | Tap = engine if tap is None else tap
         self._written: tuple[frozenset[str], ...] = ()
         """Topics of the parts of an incomplete Kafka transaction."""
-        self._stream = stream
-        self._lock = lock
-        self._sink = sink
-        self._kafka = kafka
-        self._snapshots = snapshots
-        self._spool = spool
-        self._begin = begin
-        self._look_up = look_up
-        self._survey = survey
-        self._new_tables = new_tables
+        self._stream = opened.stream
+        self._lock = opened.lock
+        self._sink = opened.sink
+        self._kafka = topics.kafka
+        self._snapshots = opened.snapshots
+        self._spool = opened.spool
+        self._begin = catalog.begin
+        self._look_up = catalog.look_up
+        self._survey = catalog.survey
+        self._new_tables = topics.new_tables
         self._telemetry = telemetry
         self._observe = observe
-        self._large = large
-        self._registrar = registrar
-        self._heartbeat = heartbeat
+        self._large = catalog.large
+        self._registrar = topics.registrar
+        self._heartbeat = catalog.heartbeat
         self._reported = asyncio.Event()
         """Set when a result was reported to the engine, which may have new actions then."""
         self._wanted = asyncio.Event()

@@ -43,7 +43,7 @@ from cdcd.core.transactions.spool import Spool
 from cdcd.daemon.durable_log import LoggedStream
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.large_messages import LargeMessages
-from cdcd.daemon.pipeline import Pipeline
+from cdcd.daemon.pipeline import CatalogCalls, OpenSession, Pipeline, TopicCalls
 from cdcd.daemon.postgres_side import HeartbeatAction, PostgresSide
 from cdcd.daemon.process import spool_error, spool_problem
 from cdcd.daemon.settings import encoder_settings, engine_settings, message_limits
@@ -203,27 +203,33 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         (tap or engine).stream_begun(time.monotonic())
     return Pipeline(
         engine,
-        stream=wiring.stream if ready.logged is None else _logged(wiring, ready.logged),
-        lock=wiring.lock,
-        sink=wiring.sink,
-        kafka=wiring.kafka,
-        snapshots=wiring.snapshots,
-        spool=spool,
-        begin=lambda: start_replication(wiring),
-        look_up=_LookUp(
-            wiring.sql,
-            wiring.kafka.former_descriptions,
-            wiring.observe,
-            protects=bool(start.encoding.column_rules),
+        OpenSession(
+            stream=wiring.stream if ready.logged is None else _logged(wiring, ready.logged),
+            lock=wiring.lock,
+            sink=wiring.sink,
+            snapshots=wiring.snapshots,
+            spool=spool,
         ),
-        survey=lambda: wiring.postgres.survey(wiring.sql),
-        new_tables=NewTables(wiring.snapshots.published, config.topic_names().qualified, ready.published),
-        telemetry=wiring.telemetry,
-        observe=wiring.observe,
-        tap=tap,
-        registrar=wiring.registrar,
-        heartbeat=_heartbeat_action(wiring),
-        large=large,
+        CatalogCalls(
+            begin=lambda: start_replication(wiring),
+            look_up=_LookUp(
+                wiring.sql,
+                wiring.kafka.former_descriptions,
+                wiring.observe,
+                protects=bool(start.encoding.column_rules),
+            ),
+            survey=lambda: wiring.postgres.survey(wiring.sql),
+            heartbeat=_heartbeat_action(wiring),
+            large=large,
+        ),
+        TopicCalls(
+            kafka=wiring.kafka,
+            new_tables=NewTables(wiring.snapshots.published, config.topic_names().qualified, ready.published),
+            registrar=wiring.registrar,
+        ),
+        wiring.telemetry,
+        wiring.observe,
+        tap,
     )
 
 

@@ -136,17 +136,11 @@ class RecordStream:
         self.current.serial = 0
 
     def set_origin(self, name: str, lsn: int | None) -> None:
-        """Set the origin of the transaction that has begun, because it was replicated from another server; `lsn` is its
-        commit position there, 0 or None if unknown.
-        """
+        """See `Encoder`."""
         self._facts.set_origin(name, lsn or None)
 
     def skip(self, events: int) -> None:
-        """Count `events` events of the transaction that have no record here; the next event has the number after
-        theirs.
-
-        They are the first events, which are delivered already, or requests to the daemon.
-        """
+        """See `Encoder`. These are the first events, which are delivered already, or requests to the daemon."""
         self.current.serial += events
 
     @property

@@ -35,7 +35,7 @@ from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.position import Position
-from cdcd.daemon.pipeline import Pipeline
+from cdcd.daemon.pipeline import CatalogCalls, OpenSession, Pipeline, TopicCalls
 from cdcd.daemon.tables import NewTables
 from cdcd.telemetry.state import Aside, Telemetry
 from tests.unit.core.engine.tables import relation
@@ -154,23 +154,29 @@ class Session:
         self.thread = ThreadPoolExecutor(1)
         self.pipeline = Pipeline(
             engine,  # type: ignore[arg-type]
-            stream=self.stream,  # type: ignore[arg-type]
-            lock=self.lock,  # type: ignore[arg-type]
-            sink=SimpleNamespace(deliver=self._deliver),  # type: ignore[arg-type]
-            kafka=SimpleNamespace(  # type: ignore[arg-type]
-                in_thread=self._in_thread, await_topics=self._did("topics"), has_topics=lambda _: True
+            OpenSession(
+                stream=self.stream,  # type: ignore[arg-type]
+                lock=self.lock,  # type: ignore[arg-type]
+                sink=SimpleNamespace(deliver=self._deliver),  # type: ignore[arg-type]
+                snapshots=SimpleNamespace(answer=self._answer, close_export=lambda: None),  # type: ignore[arg-type]
+                spool=SimpleNamespace(disk_bytes=0, memory_bytes=0),  # type: ignore[arg-type]
             ),
-            snapshots=SimpleNamespace(answer=self._answer, close_export=lambda: None),  # type: ignore[arg-type]
-            spool=SimpleNamespace(disk_bytes=0, memory_bytes=0),  # type: ignore[arg-type]
-            begin=self._did("begin"),
-            look_up=LookUp(self._did("look up")),
-            survey=self._did("survey"),
-            new_tables=NewTables(self._published, str, ()),
-            telemetry=Telemetry(),
+            CatalogCalls(
+                begin=self._did("begin"),
+                look_up=LookUp(self._did("look up")),
+                survey=self._did("survey"),
+                heartbeat=SimpleNamespace(run=self._did("query")),  # type: ignore[arg-type]
+                large=SimpleNamespace(confirmed=lambda lsn: None, received=lambda lsn: None),  # type: ignore[arg-type]
+            ),
+            TopicCalls(
+                kafka=SimpleNamespace(  # type: ignore[arg-type]
+                    in_thread=self._in_thread, await_topics=self._did("topics"), has_topics=lambda _: True
+                ),
+                new_tables=NewTables(self._published, str, ()),
+                registrar=SimpleNamespace(ensure=self._did("schemas")),  # type: ignore[arg-type]
+            ),
+            Telemetry(),
             observe=lambda fact: None,
-            large=SimpleNamespace(confirmed=lambda lsn: None, received=lambda lsn: None),  # type: ignore[arg-type]
-            registrar=SimpleNamespace(ensure=self._did("schemas")),  # type: ignore[arg-type]
-            heartbeat=SimpleNamespace(run=self._did("query")),  # type: ignore[arg-type]
         )
 
     async def _published(self) -> dict[int, str]:

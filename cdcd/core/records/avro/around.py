@@ -12,7 +12,7 @@ from librt.strings import BytesWriter
 
 from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.facts import Observer
-from cdcd.core.records.avro.converters import Form
+from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.source_block import times
 from cdcd.core.records.avro.tables import AvroTable
 from cdcd.core.records.debezium_json.added_values import FlatForm, FlatForms
@@ -132,7 +132,7 @@ class EventRows(Around):
 class FlatFields:
     """Makes the bytes of the fields that follow the columns in the flattened rows of one table."""
 
-    def __init__(self, form: Form, flat: FlatForm, schema: Schema) -> None:
+    def __init__(self, form: BinaryForm, flat: FlatForm, schema: Schema) -> None:
         fields = {field["field"]: field for field in schema["fields"]}
         self.flat = flat
         self.begin = form.root(schema)
@@ -171,7 +171,9 @@ class FlatRow(Around):
         forms: decides which records a delete has.
     """
 
-    def __init__(self, settings: EncoderSettings, form: Form, current: Current, observe: Observer) -> None:
+    def __init__(
+        self, settings: EncoderSettings, form: BinaryForm, current: Current, observe: Observer
+    ) -> None:
         Around.__init__(self)
         self.forms = FlatForms(settings, observe)
         self._current = current

@@ -1,6 +1,6 @@
 """Converters of values into Avro, one for each kind of column; the JSON converter and the Connect schema decide which.
 
-Protobuf uses the same converters, with its own `Form`.
+Protobuf uses the same converters, with its own `BinaryForm`.
 
 The rule: a value in Avro is the same value as under `format: json_schema`. `AnyValue` ensures this for every type,
 because it converts the JSON of the value by the schema. The other converters are faster ones for common types, and
@@ -43,7 +43,7 @@ Numbers = Mapping[str, int | None]
 """The attribute number of each column by its name; None if it is not known."""
 
 
-class Form:
+class BinaryForm:
     """Writes schemas, fields and records of a binary format: `AvroForm` or `ProtobufForm`.
 
     Values are not null, and have no union branch, in the methods that begin with `put`, and in `encoded`.
@@ -147,7 +147,7 @@ class AvroConverter:
 class AnyValue(AvroConverter):
     """Converts values of any type, by their JSON and their Connect schema."""
 
-    def __init__(self, json: Converter, schema: Schema, to: Form) -> None:
+    def __init__(self, json: Converter, schema: Schema, to: BinaryForm) -> None:
         self._json = json
         self._schema: Schema = {**schema, "optional": False}
         self._to = to
@@ -173,7 +173,7 @@ class AnyValue(AvroConverter):
 class ByJson(AvroConverter):
     """Faster than `AnyValue`: the JSON converter writes into a buffer, from which the value is converted."""
 
-    def __init__(self, json: Converter, to: Form) -> None:
+    def __init__(self, json: Converter, to: BinaryForm) -> None:
         self._json = json
         self._to = to
         self._part = BytesWriter()
@@ -236,7 +236,7 @@ def _no_number() -> ProtocolError:
 class Quoted(ByJson):
     """Converts values that are strings in JSON."""
 
-    def __init__(self, json: Converter, schema: Schema, to: Form) -> None:
+    def __init__(self, json: Converter, schema: Schema, to: BinaryForm) -> None:
         ByJson.__init__(self, json, to)
         self._any = AnyValue(json, schema, to)
 
@@ -251,7 +251,7 @@ class Quoted(ByJson):
 class PlainText(AvroConverter):
     """Converts texts that stay as the server sends them."""
 
-    def __init__(self, json: Converter, schema: Schema, to: Form) -> None:
+    def __init__(self, json: Converter, schema: Schema, to: BinaryForm) -> None:
         self._to = to
         self._binary = Quoted(json, schema, to)
         self._binary_is_text = json.binary_is_text
@@ -272,7 +272,7 @@ class WholeNumber(AvroConverter):
     `size` is the number of bytes that the Avro type has in binary form; a value of oid has fewer.
     """
 
-    def __init__(self, json: Converter, size: int, to: Form) -> None:
+    def __init__(self, json: Converter, size: int, to: BinaryForm) -> None:
         self._to = to
         self._by_json = Digits(json, to)
         self._size = size
@@ -358,7 +358,7 @@ class Single(AvroConverter):
 class RawBytes(AvroConverter):
     """Converts bytea."""
 
-    def __init__(self, to: Form) -> None:
+    def __init__(self, to: BinaryForm) -> None:
         self._to = to
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
@@ -378,7 +378,7 @@ _INTEGERS: Final = ("int16", "int32", "int64")
 _SIZES: Final = {"int16": 2, "int32": 4, "int64": 8}
 
 
-def converter_of(json: Converter, schema: Schema, to: Form) -> AvroConverter:
+def converter_of(json: Converter, schema: Schema, to: BinaryForm) -> AvroConverter:
     """Return the converter of a column.
 
     Args:

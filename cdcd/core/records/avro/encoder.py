@@ -31,7 +31,7 @@ from cdcd.core.protocol.peek import (
     row_width,
 )
 from cdcd.core.records.avro.around import Around, AvroEnvelope, EventRows, FlatRow
-from cdcd.core.records.avro.converters import Form
+from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.form import AvroForm, known_id
 from cdcd.core.records.avro.messages import AvroMessages, MessageValues, heartbeat_value
 from cdcd.core.records.avro.registered import RegisteredSchemas
@@ -94,7 +94,7 @@ class Encoding:
             from the time in microseconds since 1970.
     """
 
-    form: Callable[[], Form]
+    form: Callable[[], BinaryForm]
     source_block: Callable[[EncoderSettings], BinarySourceBlock]
     table_source: Callable[[str, str, str | None, TransactionMetadata | None], BinaryTableSource]
     around: Callable[[], Around]
@@ -121,7 +121,7 @@ class BinaryEvents:
     messages: MessageValues
 
 
-MakeEvents = Callable[[EncoderSettings, Current, Form, TransactionMetadata | None], BinaryEvents]
+MakeEvents = Callable[[EncoderSettings, Current, BinaryForm, TransactionMetadata | None], BinaryEvents]
 
 
 class RegistryFormat(Format):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import BytesWriter
 
 from cdcd.core.errors import TransientError
-from cdcd.core.records.avro.converters import Form
+from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.schemas import adjusted_full_name, has_default, schema_text
 from cdcd.core.records.avro.writing import (
     FIRST,
@@ -64,56 +64,56 @@ def known_id(settings: EncoderSettings, use: SchemaUse) -> int:
     return schema_id
 
 
-class AvroForm(Form):
+class AvroForm(BinaryForm):
     """Writes schemas, fields and records in Avro."""
 
     def __init__(self) -> None:
-        Form.__init__(self, "Avro", AVRO)
+        BinaryForm.__init__(self, "Avro", AVRO)
 
     def put_number(self, number: "i64", out: BytesWriter) -> None:
-        """See `Form`."""
+        """See `BinaryForm`."""
         write_long(number, out)
 
     def put_text(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-        """See `Form`."""
+        """See `BinaryForm`."""
         write_text(data, at, end, out)
 
     def put_bytes(self, data: bytes, out: BytesWriter) -> None:
-        """See `Form`."""
+        """See `BinaryForm`."""
         write_bytes(data, out)
 
     def encoded(self, schema: Schema, json_text: bytes) -> bytes:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return encoded(schema, json_text)
 
     def head(self, schema_id: int) -> bytes:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return head(schema_id)
 
     def use(self, settings: EncoderSettings, topic: str, schema: Schema, part: str) -> SchemaUse:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return SchemaUse(
             subject_of(settings, topic, adjusted_full_name(schema["name"]), part), schema_text(schema)
         )
 
     def opening(self, schema: Schema) -> bytes | None:
-        """See `Form`."""
+        """See `BinaryForm`."""
         if not schema["optional"]:
             return None
         return bytes([FIRST if has_default(schema) else SECOND])
 
     def null(self, schema: Schema) -> bytes | None:
-        """See `Form`."""
+        """See `BinaryForm`."""
         if not schema["optional"]:
             return None
         return bytes([SECOND if has_default(schema) else FIRST])
 
     def zero(self, schema: Schema) -> bytes:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return zero(schema)
 
     def placeholder(self, schema: Schema, json_text: bytes) -> bytes | None:
-        """See `Form`."""
+        """See `BinaryForm`."""
         if not schema["optional"]:
             return None
         try:
@@ -122,17 +122,17 @@ class AvroForm(Form):
             return self.null(schema)
 
     def field(self, schema: Schema, json_text: bytes) -> bytes:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return encoded(schema, json_text)
 
     def root(self, schema: Schema) -> bytes:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return self.opening(schema) or b""
 
     def record(self, schema: Schema, json_text: bytes) -> bytes:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return encoded(schema, json_text)
 
     def message_key(self, prefix: str) -> bytes:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return optional(text(prefix))

@@ -6,7 +6,7 @@ from typing import Final
 from librt.strings import BytesWriter
 
 from cdcd.core.protocol.messages import Binary, Value
-from cdcd.core.records.avro.converters import Form
+from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.form import known_id
 from cdcd.core.records.avro.rows import NULL_IN_KEY
 from cdcd.core.records.avro.tables import AvroTable
@@ -34,7 +34,7 @@ class RegisteredSchemas(Schemas):
         tables: the tables as last described.
     """
 
-    def __init__(self, settings: EncoderSettings, form: Form) -> None:
+    def __init__(self, settings: EncoderSettings, form: BinaryForm) -> None:
         self.tables: dict[int, AvroTable] = {}
         self._settings = settings
         self._form = form

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.core.records.avro.converters import Form
+from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.form import known_id
 from cdcd.core.records.avro.writing import number, optional, text, write_long
 from cdcd.core.records.debezium_json.connect_schema import TRANSACTION_KEY, TRANSACTION_VALUE
@@ -176,7 +176,7 @@ class RegisteredTransactionMetadata(TransactionMetadata):
         uses: the schemas of BEGIN and END.
     """
 
-    def __init__(self, settings: EncoderSettings, topic: str, form: Form) -> None:
+    def __init__(self, settings: EncoderSettings, topic: str, form: BinaryForm) -> None:
         TransactionMetadata.__init__(self, settings, topic)
         self._settings = settings
         self._form = form

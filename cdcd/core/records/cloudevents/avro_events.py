@@ -10,7 +10,7 @@ from librt.strings import BytesWriter
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.facts import Observer
 from cdcd.core.protocol.messages import LogicalMessage
-from cdcd.core.records.avro.converters import Form
+from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.encoder import AVRO_ENCODING, BinaryEvents, RegistryFormat
 from cdcd.core.records.avro.form import AVRO
 from cdcd.core.records.avro.messages import MessageValues
@@ -34,7 +34,7 @@ _SOME: Final = 2
 class AvroEventMessages(MessageValues):
     """Makes the events of logical messages."""
 
-    def __init__(self, settings: EncoderSettings, form: Form, event_form: EventForm) -> None:
+    def __init__(self, settings: EncoderSettings, form: BinaryForm, event_form: EventForm) -> None:
         self._registry = settings.schema_ids
         self._form = form
         self._events = Events(settings, event_form, MESSAGE)
@@ -68,7 +68,7 @@ class AvroEventMessages(MessageValues):
 
 
 def _events(
-    settings: EncoderSettings, current: Current, form: Form, metadata: TransactionMetadata | None
+    settings: EncoderSettings, current: Current, form: BinaryForm, metadata: TransactionMetadata | None
 ) -> BinaryEvents:
     event_form = EventForm(settings, content_type(settings.events))
     return BinaryEvents(

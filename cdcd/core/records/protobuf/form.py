@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.core.records.avro.converters import AnyValue, AvroConverter, Form, Numbers, converter_of
+from cdcd.core.records.avro.converters import AnyValue, AvroConverter, BinaryForm, Numbers, converter_of
 from cdcd.core.records.avro.form import head, subject_of
 from cdcd.core.records.avro.writing import UnfitError
 from cdcd.core.records.debezium_json.connect_schema import Schema
@@ -45,85 +45,85 @@ PREFIX: Final = 1
 """Number of the field with a logical message's prefix, in its key and in its value."""
 
 
-class ProtobufForm(Form):
+class ProtobufForm(BinaryForm):
     """Writes schemas, fields and records in Protobuf."""
 
     def __init__(self) -> None:
-        Form.__init__(self, "Protobuf", PROTOBUF)
+        BinaryForm.__init__(self, "Protobuf", PROTOBUF)
 
     def put_number(self, number: "i64", out: BytesWriter) -> None:
-        """See `Form`."""
+        """See `BinaryForm`."""
         write_varint(number, out)
 
     def put_text(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-        """See `Form`."""
+        """See `BinaryForm`."""
         write_text(data, at, end, out)
 
     def put_bytes(self, data: bytes, out: BytesWriter) -> None:
-        """See `Form`."""
+        """See `BinaryForm`."""
         write_bytes(data, out)
 
     def encoded(self, schema: Schema, json_text: bytes) -> bytes:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return encoded(schema, json_text)
 
     def head(self, schema_id: int) -> bytes:
-        """See `Form`. After the id comes the index of the record's message in the .proto file."""
+        """See `BinaryForm`. After the id comes the index of the record's message in the .proto file."""
         return head(schema_id) + _FIRST_MESSAGE
 
     def use(self, settings: EncoderSettings, topic: str, schema: Schema, part: str) -> SchemaUse:
-        """See `Form`."""
+        """See `BinaryForm`."""
         subject = subject_of(settings, topic, adjusted_full_name(schema["name"]), part)
         return SchemaUse(subject, schema_text(schema), _KIND)
 
     def of_key(self, schema: Schema, numbers: Numbers) -> Schema:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return with_numbers(schema, numbers)
 
     def of_value(self, schema: Schema, numbers: Numbers) -> Schema:
-        """See `Form`."""
+        """See `BinaryForm`."""
         rows = [with_numbers(field, numbers) for field in schema["fields"][:_ROWS]]
         return {**schema, "fields": [*rows, *schema["fields"][_ROWS:]]}
 
     def converter(self, json: Converter, schema: Schema) -> AvroConverter:
-        """See `Form`. Connect's logical types are messages in Protobuf."""
+        """See `BinaryForm`. Connect's logical types are messages in Protobuf."""
         if schema.get("name") in LOGICAL:
             return AnyValue(json, schema, self)
         return converter_of(json, schema, self)
 
     def opening(self, schema: Schema) -> bytes | None:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return tag(schema[NUMBER], wire_of(schema))
 
     def null(self, schema: Schema) -> bytes | None:
-        """See `Form`. A field that is missing is null."""
+        """See `BinaryForm`. A field that is missing is null."""
         return b""
 
     def zero(self, schema: Schema) -> bytes:
-        """See `Form`. Every column can be null."""
+        """See `BinaryForm`. Every column can be null."""
         return b""
 
     def placeholder(self, schema: Schema, json_text: bytes) -> bytes | None:
-        """See `Form`."""
+        """See `BinaryForm`."""
         try:
             return self.field(schema, json_text)
         except UnfitError:
             return b""
 
     def field(self, schema: Schema, json_text: bytes) -> bytes:
-        """See `Form`. A field that is null is left out."""
+        """See `BinaryForm`. A field that is null is left out."""
         return (
             b"" if json_text == _NULL else tag(schema[NUMBER], wire_of(schema)) + encoded(schema, json_text)
         )
 
     def root(self, schema: Schema) -> bytes:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return b""
 
     def record(self, schema: Schema, json_text: bytes) -> bytes:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return message(schema, json_text)
 
     def message_key(self, prefix: str) -> bytes:
-        """See `Form`."""
+        """See `BinaryForm`."""
         return text_field(PREFIX, prefix)
