@@ -6,6 +6,7 @@ import time
 from typing import Final
 
 from cdcd.adapters.credentials.tokens import PROCESS_TOKEN
+from cdcd.adapters.postgres.answers import Answer, translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, emit_message
 from cdcd.adapters.postgres.conversion import Conversion
 from cdcd.adapters.postgres.heartbeat_query import HeartbeatQuery
@@ -14,7 +15,7 @@ from cdcd.adapters.postgres.lease import took_over
 from cdcd.adapters.postgres.lock import LockHeld
 from cdcd.adapters.postgres.partition_tree import Leaf, count_attached, happened, read_leaves, to_read_again
 from cdcd.adapters.postgres.publication import ensure_publication, has_publication, who_holds_up
-from cdcd.adapters.postgres.refusals import Answer, TableBusyError, translated
+from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.adapters.postgres.replication import Identity, ReplicationStream
 from cdcd.adapters.postgres.slot import (
     SlotState,

@@ -14,9 +14,10 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Final, Protocol
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.readers import Access
-from cdcd.adapters.postgres.refusals import TableBusyError, translated
+from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
 from cdcd.adapters.postgres.tables import locked_by

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Final
 
+from cdcd.adapters.postgres.answers import Answer, translated
 from cdcd.adapters.postgres.catalog import CatalogLookUp
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
 from cdcd.adapters.postgres.conversion import Conversion
 from cdcd.adapters.postgres.money import find_money_digits
 from cdcd.adapters.postgres.publication import has_publication
-from cdcd.adapters.postgres.refusals import Answer, translated
 from cdcd.adapters.postgres.replication import ReplicationStream, identifier
 from cdcd.adapters.postgres.slot import SlotWait, check_slot, create_slot, drop_slot, read_slot
 from cdcd.core.catalog.money import DIGITS_OF_C

@@ -41,7 +41,7 @@ from cdcd.stream.wording import in_our_words
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from cdcd.adapters.postgres.refusals import Answer
+    from cdcd.adapters.postgres.answers import Answer
     from cdcd.adapters.postgres.slot import SlotWait
     from cdcd.stream.source import StreamSource
 

@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from cdcd.adapters.postgres.answers import Answer
 from cdcd.adapters.postgres.connection import Dsn, parse_dsn
-from cdcd.adapters.postgres.refusals import Answer
 from cdcd.adapters.postgres.replication import ReplicationStream, StreamEndedError
 from cdcd.adapters.postgres.slot import create_slot
 from cdcd.core.errors import CdcdError, ConfigError, PositionError, SourceError, TransientError

@@ -14,8 +14,8 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Final
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.adapters.postgres.refusals import translated
 from cdcd.core.catalog.logical import is_lasting
 from cdcd.core.catalog.relations import CatalogColumn, Kin, TableDescription, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES

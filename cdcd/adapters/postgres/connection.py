@@ -24,7 +24,8 @@ import psycopg
 from psycopg import conninfo, pq
 
 from cdcd.adapters.credentials.command import Command, await_output
-from cdcd.adapters.postgres.refusals import UNKNOWN_TRANSIENT, Answer, find_refusal, refused, translated
+from cdcd.adapters.postgres.answers import Answer, find_refusal, refused, translated
+from cdcd.adapters.postgres.refusals import UNKNOWN_TRANSIENT
 from cdcd.adapters.postgres.session import Session, await_socket
 from cdcd.core.errors import CdcdError, ConfigError, FatalError, TransientError
 from cdcd.core.protocol.lsn import Lsn

@@ -9,8 +9,8 @@ snapshot.
 from collections.abc import Iterable
 from typing import Final
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
-from cdcd.adapters.postgres.refusals import translated
 from cdcd.adapters.postgres.session import Session
 from cdcd.core.catalog.server_text import UNCONVERTED, UNDECODABLE, ServerTexts
 from cdcd.core.errors import SourceError, WithoutConversionError

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.publication import SCHEMA_SINCE, Candidate, PublishedTable, read_candidates
-from cdcd.adapters.postgres.refusals import translated
 from cdcd.core.catalog.patterns import TableSelection, parse_pattern
 from cdcd.core.errors import CdcdError
 from cdcd.core.pasted import identifier, quoted

@@ -10,8 +10,8 @@ from typing import Final, Self
 
 from psycopg import pq
 
+from cdcd.adapters.postgres.answers import Answer, refused
 from cdcd.adapters.postgres.connection import Dsn, open_session
-from cdcd.adapters.postgres.refusals import Answer, refused
 from cdcd.adapters.postgres.session import Session
 from cdcd.core.errors import SourceError, TransientError
 

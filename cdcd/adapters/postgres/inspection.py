@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.following import (
     NO_DIFFERENCES,
@@ -26,7 +27,6 @@ from cdcd.adapters.postgres.publication import (
     read_publication,
 )
 from cdcd.adapters.postgres.publication_history import find_too_young
-from cdcd.adapters.postgres.refusals import translated
 from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.adapters.postgres.slot import PLUGIN, SlotState, read_slot
 from cdcd.core.catalog.patterns import TableSelection, parse_pattern

@@ -31,9 +31,9 @@ from typing import Any, Final, Self, TypeVar
 
 import psycopg
 
+from cdcd.adapters.postgres.answers import Answer, answer_of, refused, translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, open_session
 from cdcd.adapters.postgres.lease import BEATS, Sign, Silence, next_look_s
-from cdcd.adapters.postgres.refusals import Answer, answer_of, refused, translated
 from cdcd.adapters.postgres.session import Row, Session, rows_of
 from cdcd.core.errors import CdcdError, TransientError
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect, open_session
-from cdcd.adapters.postgres.refusals import translated
 from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.errors import CdcdError, ConfigError
 

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.publication import SCHEMA_SINCE
-from cdcd.adapters.postgres.refusals import TableBusyError, translated
+from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.core.facts import Fact, PartitionAttached, PartitionDetached, PartitionTruncated
 from cdcd.core.pasted import read_table
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.lock import PEER, lock_condition
 from cdcd.adapters.postgres.publication import Publication, is_ours, read_publication
-from cdcd.adapters.postgres.refusals import translated
 from cdcd.adapters.postgres.replication import Identity, ReplicationStream
 from cdcd.adapters.postgres.slot import SlotState, read_slot
 from cdcd.core.engine.checkpoint import Checkpoint, Source

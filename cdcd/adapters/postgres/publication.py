@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import psycopg
 
+from cdcd.adapters.postgres.answers import answer_of, translated
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.adapters.postgres.refusals import TableBusyError, answer_of, translated
+from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.adapters.postgres.replication import identifier
 from cdcd.adapters.postgres.tables import LOCKS_SINCE, UNLOCKED_COLUMNS, UNLOCKED_TABLES, locked_tables
 from cdcd.core.catalog.patterns import TablePattern, parse_pattern

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import psycopg
 
+from cdcd.adapters.postgres.answers import answer_of, translated
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.adapters.postgres.refusals import answer_of, translated
 from cdcd.adapters.postgres.tables import listed
 from cdcd.core.errors import SourceError
 

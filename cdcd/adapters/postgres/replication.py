@@ -28,16 +28,10 @@ from typing import Final, Self
 import psycopg
 from psycopg import pq
 
+from cdcd.adapters.postgres.answers import Answer, answer_of, answer_of_result, refused, translated
 from cdcd.adapters.postgres.connection import Dsn, open_session
 from cdcd.adapters.postgres.conversion import RAW, Conversion, server_encoding
-from cdcd.adapters.postgres.refusals import (
-    Answer,
-    SlotActiveError,
-    answer_of,
-    answer_of_result,
-    refused,
-    translated,
-)
+from cdcd.adapters.postgres.refusals import SlotActiveError
 from cdcd.adapters.postgres.session import Row, Session
 from cdcd.core.errors import CdcdError, SourceError, TransientError
 from cdcd.core.protocol.copydata import Shorten, take_frames

@@ -21,7 +21,7 @@ from typing import Final
 import psycopg
 from psycopg import pq
 
-from cdcd.adapters.postgres.refusals import Answer, answer_of, answer_of_result, refused
+from cdcd.adapters.postgres.answers import Answer, answer_of, answer_of_result, refused
 
 Row = tuple[str | None, ...]
 

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import psycopg
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.adapters.postgres.refusals import SlotActiveError, translated
+from cdcd.adapters.postgres.refusals import SlotActiveError
 from cdcd.adapters.postgres.replication import ReplicationStream, identifier
 from cdcd.adapters.postgres.tables import holder
 from cdcd.core.engine.startup_requests import SlotSeen

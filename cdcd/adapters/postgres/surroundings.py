@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from psycopg.conninfo import make_conninfo
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import SECRET_PARAMETERS, Connection, Dsn, connect
 from cdcd.adapters.postgres.publication import PublishedTable, find_tables, has_publication
 from cdcd.adapters.postgres.readers import Owned, read_owned
-from cdcd.adapters.postgres.refusals import translated
 from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.errors import SourceError
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
-from cdcd.adapters.postgres.refusals import translated
 from cdcd.adapters.postgres.snapshot_queries import COLUMNS
 from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.messages import COLUMN_IS_KEY, Column, Relation

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection, emit_message, parse_dsn
 from cdcd.adapters.postgres.lock import AdvisoryLock
 from cdcd.adapters.postgres.publication import has_publication
-from cdcd.adapters.postgres.refusals import translated
 from cdcd.adapters.postgres.replication import Identity, ReplicationStream
 from cdcd.adapters.postgres.tables import published_tables
 from cdcd.config.loading import Config

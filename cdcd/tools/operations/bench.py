@@ -23,8 +23,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
+from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.adapters.postgres.refusals import translated
 from cdcd.config.loading import Config, load_config
 from cdcd.core.catalog.routing import DEFAULT
 from cdcd.core.errors import ConfigError, FencedError, TransientError

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from cdcd.adapters.postgres.refusals import Answer
+from cdcd.adapters.postgres.answers import Answer
 from cdcd.adapters.postgres.slot import SlotWait
 from cdcd.adapters.recording.tap import Tap
 from cdcd.adapters.recording.writer import Limits, RecordingWriter

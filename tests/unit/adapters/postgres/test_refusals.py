@@ -2,7 +2,8 @@
 
 import pytest
 
-from cdcd.adapters.postgres.refusals import REFUSALS, Answer, SlotActiveError, find_refusal, refused
+from cdcd.adapters.postgres.answers import Answer, find_refusal, refused
+from cdcd.adapters.postgres.refusals import REFUSALS, SlotActiveError
 from cdcd.core.errors import (
     CdcdError,
     ConfigError,

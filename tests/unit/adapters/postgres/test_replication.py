@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.adapters.postgres.refusals import Answer
+from cdcd.adapters.postgres.answers import Answer
 from cdcd.adapters.postgres.replication import MappedMemory, ReplicationStream, skips_publication
 
 IN_GERMAN = "Laden der Publikation »p« wurde übersprungen"
