@@ -249,8 +249,12 @@ def _verify_mirror(
     from cdcd.core.errors import ConfigError  # noqa: PLC0415
     from cdcd.daemon.settings import require_json  # noqa: PLC0415
     from cdcd.tools.operations.sides import bound_columns  # noqa: PLC0415
-    from cdcd.tools.verify.delivery import Delivery  # noqa: PLC0415
-    from cdcd.tools.verify.selection import check_records, chosen, tell_left_out  # noqa: PLC0415
+    from cdcd.tools.verify.delivery import (  # noqa: PLC0415
+        Delivery,
+        check_records,
+        chosen,
+        tell_left_out,
+    )
     from cdcd.tools.verify.source import Forms  # noqa: PLC0415
 
     mirror = load_mirror(mirror_file, os.environ)

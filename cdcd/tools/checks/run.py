@@ -1,4 +1,5 @@
-"""Runs `cdcd check` on this machine, on each side, and on the combination of the sides; nothing is changed.
+"""Runs `cdcd check` on this machine, on each side (PostgreSQL: `postgres_side.py`), and on the combination of the
+sides; nothing is changed.
 
 A side that does not answer is a finding too, and its error's exit code becomes the command's, because it is more
 specific than the code for findings. The other side is still checked.
@@ -9,10 +10,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
-from cdcd.adapters.credentials.columns import bindings_of, protections
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.admin import Admin
-from cdcd.adapters.kafka.checkpoint import peek_checkpoint
 from cdcd.adapters.kafka.errors import filled
 from cdcd.adapters.kafka.producer import (
     TIMEOUT_REFUSED_MS,
@@ -22,14 +21,9 @@ from cdcd.adapters.kafka.producer import (
 )
 from cdcd.adapters.kafka.rights import principal_of
 from cdcd.adapters.kafka.shared_id import shared_hint
-from cdcd.adapters.postgres.connection import Dsn, connect, parse_dsn
-from cdcd.adapters.postgres.inspection import Facts, Wanted, read_facts
-from cdcd.adapters.postgres.money import look_at_money
+from cdcd.adapters.postgres.inspection import Facts
 from cdcd.adapters.postgres.publication import OPERATIONS
-from cdcd.adapters.postgres.readers import ReadersFacts
 from cdcd.config.loading import Config
-from cdcd.core.catalog.bindings import Bindings
-from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.errors import (
     CdcdError,
     ConfigError,
@@ -40,35 +34,9 @@ from cdcd.core.errors import (
     TransientError,
 )
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.core.protocol.versions import OPTION_SINCE
-from cdcd.core.snapshot.beginning import WHEN_NEEDED
 from cdcd.daemon.process import FILES_MIN, file_limit
-from cdcd.daemon.rules.readers import ask_about_readers, check_readers
-from cdcd.daemon.rules.rows import (
-    check_all_routes,
-    check_filters,
-    check_outbox,
-    check_queries,
-    look_at_filters,
-    look_at_outbox,
-    look_at_queries,
-    look_at_routes,
-)
-from cdcd.daemon.rules.tables import (
-    KeyFacts,
-    check_columns,
-    check_fields,
-    check_keys,
-    check_partition_columns,
-    look_at_columns,
-    look_at_fields,
-    look_at_keys,
-    look_at_partitions,
-)
 from cdcd.daemon.settings import (
     TRANSACTION_S,
-    checkpoint_topic,
-    encoder_settings,
     names,
     own_topics,
     sink_settings,
@@ -76,25 +44,16 @@ from cdcd.daemon.settings import (
 )
 from cdcd.telemetry.findings import Finding, of_error
 from cdcd.telemetry.terminal_text import number, plain
-from cdcd.tools.checks import kafka, machine, postgres
+from cdcd.tools.checks import kafka, machine
 from cdcd.tools.checks.kafka import TableTopic, check_existing
-from cdcd.tools.checks.postgres import check_heartbeat
+from cdcd.tools.checks.postgres_side import ANSWER_S, ask_postgres
 from cdcd.tools.checks.publication import check_root_topics, check_rows
-from cdcd.tools.checks.records import SUBJECT, ask_registry, look_at_records
+from cdcd.tools.checks.records import SUBJECT, ask_registry
 from cdcd.tools.checks.rehearsal import Outcome, rehearse
 
 FOUND_ERROR: Final = 10
 """Exit code if both sides answered and there is an error (`errors.EXIT_CODES`)."""
 
-ANSWER_S: Final = 10.0
-"""Seconds that the broker may take for an answer."""
-
-CONNECTIONS: Final = 3
-"""Number of the daemon's connections besides its walsender and the readers of snapshots: for the lock and two kinds
-of look-ups."""
-
-WITH_READERS: Final = 2
-"""Connections of cdcd's own role if other roles read: one holds the slot's snapshot, one writes watermarks."""
 
 KAFKA: Final = 4
 """Exit code if the broker does not answer."""
@@ -172,189 +131,6 @@ def _code(side: str, error: CdcdError) -> str:
             side
         ]
     return f"{side}.{'unreachable' if isinstance(error, TransientError) else 'refused'}"
-
-
-async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
-    """Return PostgreSQL's findings, from the settings that a run would use."""
-    source = config.postgres
-    wanted = Wanted(
-        slot=source.slot,
-        publication=source.publication,
-        tables=source.tables,
-        topics=config.topic_names(),
-        protocol=source.protocol,
-        streaming=source.streaming,
-        two_phase=source.two_phase,
-        failover=source.failover,
-        messages=config.hears_messages,
-        origin=source.origin,
-        binary=source.binary,
-        status_interval_s=source.status_interval_s,
-        signals=config.snapshot.signals,
-        when_needed=config.snapshot.mode == WHEN_NEEDED,
-        heals=config.snapshot.lost_slot == "heal",
-        truncate=config.writes_truncates,
-        signals_from_anybody=config.snapshot.signals_from == "anybody",
-        outbox_messages=config.outbox.messages,
-        pipeline=config.name,
-        connections=CONNECTIONS
-        + (config.snapshot.parallelism if config.snapshot.mode != "never" else 0)
-        + (WITH_READERS if source.readers else 0)
-        + (config.heartbeat.action_query is not None),
-        application_name=f"{config.name} check",
-        connect_timeout_s=source.connect_timeout_s,
-        selection=config.tables.selection,
-        changes=config.postgres.publication_changes,
-        trusted=config.postgres.trusted_owners,
-    )
-    dsn = parse_dsn(*source.access())
-    facts = await read_facts(dsn, wanted)
-    keys = await _ask_about_keys(config, dsn, facts)
-    facts = replace(facts, chosen=keys.chosen, repeating=keys.repeating)
-    readers = await _ask_about_readers(config, dsn, facts)
-    facts = _with_readers(config, facts, readers)
-    money = await look_at_money(
-        dsn, application_name=wanted.application_name, connect_timeout_s=wanted.connect_timeout_s
-    )
-    findings = [
-        *postgres.examine(facts, wanted),
-        *postgres.check_money(money, config.money.digits),
-        *check_keys(keys),
-        *check_readers(readers, config),
-    ]
-    if not keys.refused:
-        findings += await _ask_about_rules(config, dsn, facts)
-        findings += await _ask_about_records(config, dsn, facts, findings)
-    # A standby waits for the primary, where it checks again.
-    if not facts.session.in_recovery:
-        findings += await check_heartbeat(config, dsn)
-    return findings, facts
-
-
-async def _ask_about_keys(config: Config, dsn: Dsn, facts: Facts) -> KeyFacts:
-    """Check `key.columns` against the published tables, and that partitions send the values of keys."""
-    keys = encoder_settings(config, "").chosen_keys
-    if not facts.tables:
-        return KeyFacts()
-    connection = await connect(
-        dsn,
-        application_name=f"{config.name} check",
-        connect_timeout_s=config.postgres.connect_timeout_s,
-    )
-    try:
-        return await look_at_keys(connection, [table.oid for table in facts.tables], keys)
-    finally:
-        await connection.close()
-
-
-async def _ask_about_readers(config: Config, dsn: Dsn, facts: Facts) -> ReadersFacts:
-    """Read the owners of the tables and the roles that read them."""
-    connection = await connect(
-        dsn,
-        application_name=f"{config.name} check",
-        connect_timeout_s=config.postgres.connect_timeout_s,
-    )
-    try:
-        tables = {table.oid: table.qualified for table in facts.tables}
-        return await ask_about_readers(config, connection, tables)
-    finally:
-        await connection.close()
-
-
-def _with_readers(config: Config, facts: Facts, readers: ReadersFacts) -> Facts:
-    """Return the facts with the barriers of each table's own reader."""
-    if not config.postgres.readers:
-        return _with_lists(facts)
-    own = [one for one in facts.barriers if readers.names.get(one.table) is None]
-    return _with_lists(
-        replace(facts, barriers=(*own, *[one for each in readers.readers for one in each.barriers]))
-    )
-
-
-def _with_lists(facts: Facts) -> Facts:
-    """Return the facts without barriers that do not matter because of column lists."""
-    lists = {table.qualified: table.columns for table in facts.tables}
-    kept = [one.with_list(lists.get(one.table)) for one in facts.barriers]
-    return replace(facts, barriers=tuple([one for one in kept if one is not None]))
-
-
-async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
-    """Check `columns`, `fields`, `filters`, `partitioner`, `routes`, `outbox` and `snapshot.queries` against the
-    published tables.
-    """
-    bindings = await asyncio.to_thread(_bound_columns, config)
-    rules = protections(config.columns, bindings)
-    outbox, filters = config.outbox.settings, config.filters.settings
-    settings = encoder_settings(config, "", bindings=bindings)
-    partitions, fields, routes = settings.chosen_partitions, settings.chosen_fields, config.routes.settings
-    queries = config.snapshot.queries
-    if not any((rules.rules, outbox.is_on, filters, partitions, fields, routes, queries)):
-        return []
-    connection = await connect(
-        dsn,
-        application_name=f"{config.name} check",
-        connect_timeout_s=config.postgres.connect_timeout_s,
-    )
-    published = {table.oid: f"{table.schema}.{table.name}" for table in facts.tables}
-    found: list[Finding] = []
-    try:
-        if rules.rules:
-            keys = ChosenKeys(config.key.rules)
-            found += check_columns(await look_at_columns(connection, published.keys(), rules, keys))
-        if filters:
-            found += check_filters(
-                await look_at_filters(connection, published.keys(), filters, rules), len(filters)
-            )
-        if partitions:
-            found += check_partition_columns(
-                await look_at_partitions(connection, published.keys(), partitions, settings.chosen_keys)
-            )
-        if fields:
-            found += check_fields(await look_at_fields(connection, published.keys(), fields))
-        if routes:
-            met_by_routes = await look_at_routes(connection, published.keys(), routes, rules)
-            found += check_all_routes(met_by_routes, len(routes))
-        if queries:
-            found += check_queries(await look_at_queries(config, connection, published), len(queries))
-        if outbox.is_on:
-            hears = config.hears_messages and facts.server_version >= OPTION_SINCE["messages"]
-            met = await look_at_outbox(connection, published, outbox, rules, hears_messages=hears)
-            found += check_outbox(met, outbox)
-    finally:
-        await connection.close()
-    return found
-
-
-async def _ask_about_records(
-    config: Config, dsn: Dsn, facts: Facts, findings: Sequence[Finding]
-) -> list[Finding]:
-    """Find tables that have no records in the chosen format. A finding of a rule's own check is not repeated."""
-    if not facts.tables:
-        return []
-    connection = await connect(
-        dsn,
-        application_name=f"{config.name} check",
-        connect_timeout_s=config.postgres.connect_timeout_s,
-    )
-    try:
-        bindings = await asyncio.to_thread(_bound_columns, config)
-        settings = encoder_settings(config, facts.session.database, bindings=bindings)
-        refused = await look_at_records(connection, [table.oid for table in facts.tables], settings)
-    finally:
-        await connection.close()
-    told = {one.found for one in findings}
-    return [of_error("format.table", table, error) for table, error in refused if error.message not in told]
-
-
-def _bound_columns(config: Config) -> Bindings:
-    """Return the columns that rules are bound to; none if Kafka does not answer, which other findings report."""
-    if not config.columns.patterns:
-        return Bindings()
-    try:
-        found = peek_checkpoint(checkpoint_topic(config, ANSWER_S))
-        return bindings_of(config.columns, found)
-    except CdcdError:
-        return Bindings()
 
 
 async def ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:

@@ -56,11 +56,10 @@ from cdcd.tools.heal.differences import (
 from cdcd.tools.operations.sides import bound_columns
 from cdcd.tools.verify.columns import Columns, Descriptions
 from cdcd.tools.verify.comparing import SourceRow
-from cdcd.tools.verify.delivery import ANSWER_S
+from cdcd.tools.verify.delivery import ANSWER_S, check_records
 from cdcd.tools.verify.folding import LSN_MAX, FoldSettings, TableFold
 from cdcd.tools.verify.partition import TopicRecord
 from cdcd.tools.verify.row_store import RowStore
-from cdcd.tools.verify.selection import check_records
 from cdcd.tools.verify.snapshot_visibility import Sight
 from cdcd.tools.verify.source import Place, ReadersAtSnapshot, SourceRows
 

@@ -41,13 +41,21 @@ from cdcd.telemetry.terminal_text import number
 from cdcd.tools.operations.sides import bound_columns
 from cdcd.tools.verify.columns import Columns, Descriptions
 from cdcd.tools.verify.comparing import Outcome, SourceRow, TableComparison
-from cdcd.tools.verify.delivery import ANSWER_S, Delivery, Notice, stopped, unread
+from cdcd.tools.verify.delivery import (
+    ANSWER_S,
+    Delivery,
+    Notice,
+    check_records,
+    chosen,
+    stopped,
+    tell_left_out,
+    unread,
+)
 from cdcd.tools.verify.folding import FoldSettings, TableFold
 from cdcd.tools.verify.partition import TopicRecord
 from cdcd.tools.verify.record_parsing import NotARecordError, cut
 from cdcd.tools.verify.report import Report, TableReport
 from cdcd.tools.verify.row_store import RowStore
-from cdcd.tools.verify.selection import check_records, chosen, tell_left_out
 from cdcd.tools.verify.snapshot_visibility import Sight
 from cdcd.tools.verify.source import ReadersAtSnapshot, SourceRows, left_out
 

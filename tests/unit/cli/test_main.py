@@ -1,5 +1,6 @@
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -180,3 +181,14 @@ def test_a_command_that_is_mistyped_gets_the_nearest_name():
 def test_no_help_shows_a_mark_that_is_for_click():
     for name in COMMANDS:
         assert "\\b" not in CliRunner().invoke(cli, [name, "--help"]).output, name
+
+
+def test_it_shows_the_versions_of_what_a_bug_may_depend_on(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["version"])
+    assert caught.value.code == 0
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert list(shown) == ["cdcd", "python", "psycopg", "libpq", "librdkafka"]
+    assert re.fullmatch(rf"{re.escape(__version__)} \((pure Python|compiled)\)", shown["cdcd"])
+    for version in shown.values():
+        assert re.match(r"\d+\.\d+", version)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cdcd.adapters.postgres.snapshot_catalog import end_of_records
 from cdcd.adapters.postgres.snapshot_queries import (
     Equality,
     copy_keys,
@@ -129,3 +130,18 @@ def test_a_lock_needs_no_right_on_the_table_if_a_query_is_parsed():
     ]
     root = KeyQuery(replace(TABLE, partitioned=True), ("id",), ())
     assert lock(root, by_parsing=True)[-1].endswith("SELECT FROM public.t")
+
+
+@pytest.mark.parametrize(
+    ("insert", "expected"),
+    [
+        (5 * 8192 + 24, 5 * 8192),
+        (5 * 8192 + 40, 5 * 8192 + 40),
+        (5 * 8192 + 32, 5 * 8192 + 32),
+        (2**24 + 40, 2**24),
+        (2**24 + 8192 + 24, 2**24 + 8192),
+        (2**24 + 8192 + 40, 2**24 + 8192 + 40),
+    ],
+)
+def test_the_header_of_a_page_is_not_part_of_the_records_before_it(insert: int, expected: int):
+    assert end_of_records(insert, 8192, 2**24) == expected

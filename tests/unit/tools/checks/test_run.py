@@ -15,7 +15,8 @@ from cdcd.daemon.start_requests import CARRIED_OUT
 from cdcd.telemetry import findings as codes
 from cdcd.telemetry.findings import Finding
 from cdcd.tools.checks import rehearsal
-from cdcd.tools.checks.run import Ask, Side, ask_postgres, asked, kafka_wanted
+from cdcd.tools.checks.postgres_side import ask_postgres
+from cdcd.tools.checks.run import Ask, Side, asked, kafka_wanted
 
 CONFIG = parse_config("name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n", {})
 CHECKS = Path(codes.__file__).parent
@@ -91,7 +92,7 @@ def test_postgres_is_asked_with_the_settings_of_a_run(monkeypatch):
         given.append((dsn, wanted))
         raise SourceError("enough")
 
-    monkeypatch.setattr("cdcd.tools.checks.run.read_facts", read_facts)
+    monkeypatch.setattr("cdcd.tools.checks.postgres_side.read_facts", read_facts)
     text = """password: s3cret, tables: [a.*], protocol: 2, streaming: off, two_phase: true}
 kafka: {bootstrap_servers: 'b:1'}"""
     with pytest.raises(SourceError):

@@ -5,7 +5,9 @@ import pytest
 from cdcd.adapters.postgres.pipeline_state import Instance
 from cdcd.core.engine.checkpoint import Seal
 from cdcd.core.errors import CdcdError, FencedError, PositionError, SourceError
+from cdcd.tools.operations.removal import pipeline_of
 from cdcd.tools.operations.removal_plan import Command, Found, Pipeline, Plan, decide, lines
+from tests.unit.config.test_loading import parse
 from tests.unit.tools.operations.test_pipeline_status import CHECKPOINT, DOWN, SERVER, SLOT, UNREAD
 
 PIPELINE = Pipeline(
@@ -264,3 +266,15 @@ def test_eighty_columns_are_enough(command):
     shown = list(lines(plan(command, with_topics=True), 80))
     assert max(map(len, shown)) <= 80
     assert "  - slot cdcd_shop (3 MB of WAL)" in shown
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_own"),
+    [("__debezium-heartbeat.shop", True), ("shop.beats", True), ("all_heartbeats", False)],
+)
+def test_a_topic_of_heartbeats_is_the_pipelines_own_if_it_has_its_prefix(topic: str, is_own: bool):
+    config = parse(f"heartbeat: {{interval_s: 5}}\ntopics: {{heartbeat: {topic}}}\n")
+    pipeline = pipeline_of(config, "cdcd.yaml", "")
+    assert (topic in pipeline.own_topics) == is_own
+    assert "shop.message" in pipeline.own_topics
+    assert "shop.checkpoint" not in pipeline.own_topics
