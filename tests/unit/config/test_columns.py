@@ -1,4 +1,4 @@
-"""The section `columns`: patterns, keys, and keys that are never shown."""
+"""The sections `columns` and `fields`: patterns, keys, and keys that are never shown."""
 
 from base64 import b64encode
 

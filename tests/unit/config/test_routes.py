@@ -1,4 +1,4 @@
-"""The section `routes`: what is refused, and what the engine is given."""
+"""The sections `routes` and `filters`: what is refused, and what the engine is given."""
 
 import pytest
 

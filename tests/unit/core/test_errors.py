@@ -1,4 +1,4 @@
-"""Failures that are known by their kind."""
+"""Failures that are known by their kind, and the delays of retries."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Commands with names in them."""
+"""Commands with names in them, and text that a terminal shows without its control characters."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""The lock's key."""
+"""The lock's key, and how long its holder may be silent."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A table that is set aside is stopped, and never equal."""
+"""Which tables are compared: a table that is set aside is stopped, and never equal."""
 
 import pytest
 
