@@ -657,7 +657,8 @@ class Engine:
 
     def _between(self, now: float) -> None:
         """Between two transactions: let tables come back, and let go those that were dropped."""
-        if not self._streams:
+        if not self._streams or self.queue.position.events_done:
+            # A session that goes on inside of a transaction finishes this transaction first.
             return
         position = self.queue.position.end_lsn
         for oid in self.fates.left(position):

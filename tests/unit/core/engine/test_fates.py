@@ -339,6 +339,20 @@ def test_a_description_that_is_being_looked_up_is_not_lost_with_the_table(tmp_pa
     assert ("t", 3) in ids(daemon)
 
 
+def test_a_table_does_not_come_back_inside_of_the_transaction_at_which_a_session_begins(tmp_path: Path):
+    # GIVEN a checkpoint behind the first event of a transaction, of a table that may come back
+    start = replace(START, position=Position(70, 60, 1), tables=(AsideTable(7, 50, TOPIC),))
+    daemon = daemon_of(tmp_path, start)
+    daemon.now += RETRY_S
+    daemon.idle()
+    assert daemon.facts.of(TableResumed) == []
+
+    # WHEN the rest of the transaction is delivered, THEN the table comes back behind it
+    daemon.take(transaction(5, 70, *BOTH, row(1), row(2, oid=OTHER)))
+    assert ids(daemon) == [("other", 2)]
+    assert [each.lsn for each in daemon.facts.of(TableResumed)] == [str(Lsn(80))]
+
+
 def give_its_name_away(daemon: Daemon) -> None:
     """The table `public.t`, which is set aside, gets another name, and another table gets its name."""
     daemon.published = {7: "public.former", OTHER: "public.t"}
