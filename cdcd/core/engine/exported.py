@@ -137,12 +137,9 @@ class Exported:
         """Return the next chunk to read, and the question for it; None if there is nothing to ask now."""
         if self._being_read >= self._parallelism:
             return None
-        task = self._chunks.peek()
-        if task is None or not self._rendering.topic_is_ready(self._rendering.topic_of(task.oid)):
-            # Other topics may be ready already, but their tables come later.
-            return None
         chunk = self._chunks.next()
-        assert chunk is not None, "there is a task"
+        if chunk is None:
+            return None
         self._begin_up_to(chunk.task.oid, now)
         query = page_query(self._tables[chunk.task.oid], self._sql_names[chunk.part], chunk)
         self._being_read += 1

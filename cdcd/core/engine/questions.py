@@ -124,12 +124,9 @@ class Questions:
             outdated = self._outdated(exported)
             for topic in (*exported.topics(), *map(self._rendering.topic_of, outdated)):
                 self._rendering.topic_is_ready(topic)
-        if not self._queue.room:
+        if not self._queue.room or self._topics.awaited:
             return None
-        healing, outdated = self._healing, self._outdated(exported)
-        heals = healing is not None and not healing.is_done
-        if self._topics.awaited and (heals or outdated):
-            return None
+        healing = self._healing
         if healing is not None:
             question = healing.next_question(now)
             if question is not None:
@@ -138,9 +135,9 @@ class Questions:
                 return None
             exported.skip(healing.healed)
             self._healing = None
-            outdated = self._outdated(exported)
+        outdated = self._outdated(exported)[:ENDS_AT_ONCE]
         if outdated:
-            self._end_former_rows(outdated[:ENDS_AT_ONCE])
+            self._end_former_rows(outdated)
             return None
         found = exported.next_question(now)
         if found is not None:

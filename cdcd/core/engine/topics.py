@@ -5,15 +5,9 @@ are requested together.
 """
 
 from collections.abc import Collection
-from itertools import islice
-from typing import Final
 
 from cdcd.core.engine.actions import EnsureSchemas, EnsureTopics
 from cdcd.core.records.schema_registrations import SchemaUse
-
-WANTED_AT_ONCE: Final = 500
-"""Maximum number of topics in one request. A broker needs a minute for thousands of topics, and the rows of the first
-tables can be delivered meanwhile."""
 
 
 class Topics:
@@ -58,12 +52,11 @@ class Topics:
         self._keyless.add(topic)
 
     def wanted(self) -> EnsureTopics | None:
-        """Return topics to create or check now, not more than `WANTED_AT_ONCE`; None if there are none."""
+        """Return the topics to create or check now; None if there are none."""
         if not self._wanted:
             return None
-        topics = tuple(islice(self._wanted, WANTED_AT_ONCE))
-        for topic in topics:
-            del self._wanted[topic]
+        topics = tuple(self._wanted)
+        self._wanted.clear()
         self._asked.update(topics)
         again = tuple([topic for topic in topics if topic in self._again])
         self._again.difference_update(again)

@@ -40,7 +40,6 @@ from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.fates import AsideNotes
 from cdcd.core.engine.questions import PUBLISHED_S, TOPICS_AHEAD
 from cdcd.core.engine.settings import BatchSettings, EngineSettings, HeartbeatSettings, SnapshotSettings
-from cdcd.core.engine.topics import WANTED_AT_ONCE
 from cdcd.core.errors import SinkError, SourceError, TransientError
 from cdcd.core.facts import (
     LockLost,
@@ -982,24 +981,6 @@ def test_an_initial_snapshot_is_read_before_the_stream_begins(tmp_path: Path):
     snapshot = daemon.engine.checkpoint.snapshot
     assert snapshot is not None
     assert (snapshot.is_done, snapshot.method, snapshot.event_no) == (True, "incremental", 1)
-
-
-def test_rows_are_read_while_the_topics_of_later_tables_are_created(tmp_path: Path):
-    # GIVEN more tables than topics are created in one request
-    tables = [table(oid, f"t{oid}", pages=1) for oid in range(1, WANTED_AT_ONCE + 3)]
-    daemon = Daemon(tmp_path, initial_of(*tables), exported=tables)
-    first, second = daemon.until(EnsureTopics), daemon.until(EnsureTopics)
-    assert (len(first.topics), len(second.topics)) == (WANTED_AT_ONCE, 2)
-    assert isinstance(daemon.next(), Wait)
-    # WHEN the first of them are there, THEN these tables are read, and no others
-    daemon.carry_out(first)
-    daemon.idle()
-    names = {question.query.table.name for question in daemon.asked}
-    assert names == {each.name for each in tables[:WANTED_AT_ONCE]}
-    # AND the others with their topics
-    daemon.carry_out(second)
-    daemon.until(Begin)
-    assert len(daemon.asked) == len(tables)
 
 
 def test_the_stream_begins_while_the_last_rows_are_still_out(tmp_path: Path):
