@@ -256,7 +256,6 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "aside_keeps_its_name": _in_engine(TABLE_FAULTS_AND_KILLS["swaps"], fates=aside.KeepsItsFormerName),
         "aside_dropped_and_kept": _in_engine(TABLE_FAULTS_AND_KILLS["drops"], fates=aside.KeepsDroppedTables),
         "aside_dropped_too_soon": _in_engine(TABLE_FAULTS_AND_KILLS["drops"], fates=aside.LetsGoTooSoon),
-        "aside_description_lost": _in_engine(TABLE_FAULTS, ingest=aside.LosesWhatIsAsked),
         "aside_first_return_not_noted": _in_engine(
             TABLE_FAULTS_AND_KILLS["descriptions"], delivery=aside.NotesNothingThatReturnsAtOnce
         ),

@@ -150,15 +150,6 @@ class LetsGoTooSoon(Fates):
         return list(self._left)
 
 
-class LosesWhatIsAsked(Ingest):
-    """The description of a table that is set aside while the catalog is asked about it is lost."""
-
-    def leave(self, oid: int) -> Relation | None:
-        asking = self.relations.asking
-        found = super().leave(oid)
-        return None if asking is not None and asking.relation.oid == oid else found
-
-
 class ReturnsInsideATransaction(Ingest):
     """A table comes back while a transaction is open."""
 
