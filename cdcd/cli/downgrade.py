@@ -27,7 +27,7 @@ def command(file: Path, yes: bool) -> int:
       3   PostgreSQL refuses or cannot be asked
       4   Kafka refuses or cannot be asked
       6   there is no checkpoint, or tables are set aside, which the former version would not know
-      7   an instance of the pipeline runs: stop it first
+      7   an instance of the pipeline runs: stop it first; or another pipeline uses the transactional id
     """  # noqa: D301  click wants the character, and not a backslash
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 

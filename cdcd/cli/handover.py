@@ -120,7 +120,7 @@ def adopt(file: Path, deliver_writes: bool) -> int:
       3   the server refuses or cannot be asked
       4   Kafka refuses or cannot be asked
       6   the pipeline is not sealed for this server, or something was written in between
-      7   an instance of the pipeline runs
+      7   an instance of the pipeline runs, or another pipeline uses the transactional id
     """  # noqa: D301  click wants the character, and not a backslash
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 
@@ -152,7 +152,7 @@ def cancel(file: Path) -> int:
     Exits with
       0   the seal is gone
       6   the pipeline is not sealed, or not on this server
-      7   an instance of the pipeline runs
+      7   an instance of the pipeline runs, or another pipeline uses the transactional id
     """  # noqa: D301  click wants the character, and not a backslash
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 

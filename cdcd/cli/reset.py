@@ -32,6 +32,6 @@ def command(file: Path, topics: bool, checkpoint_of: str, yes: bool) -> int:
       3   PostgreSQL refuses or cannot be asked, or another program reads the slot
       4   Kafka refuses or cannot be asked
       6   the pipeline is sealed for a handover, or reads another server
-      7   an instance of the pipeline runs: stop it first
+      7   an instance of the pipeline runs: stop it first; or another pipeline uses the transactional id
     """  # noqa: D301  click wants the character, and not a backslash
     return run("reset", file, with_topics=topics, checkpoint_of=checkpoint_of, yes=yes)

@@ -283,8 +283,7 @@ def checkpoint_topic(config: Config, answer_s: float) -> CheckpointTopic:
 def checkpoint_writer(config: Config, answer_s: float) -> CheckpointWriter:
     """What writes this pipeline's checkpoint without its daemon. `answer_s` as in `checkpoint_topic`."""
     _, producer = client.configured(config.kafka)
-    transactional_id = config.kafka.transactional_id if config.kafka.delivery == "exactly_once" else None
-    return CheckpointWriter(checkpoint_topic(config, answer_s), producer, transactional_id)
+    return CheckpointWriter(checkpoint_topic(config, answer_s), producer, id_use(config))
 
 
 def topic_spec(config: Config) -> TopicSpec:

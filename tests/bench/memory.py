@@ -85,6 +85,12 @@ ROW: Final = "INSERT INTO large VALUES (1, {value})"
 BYTEA: Final = "convert_to(" + TEXT + ", 'SQL_ASCII')"
 
 ARRAY: Final = "ARRAY['small', " + TEXT + "]"
+ESCAPES: Final = "ARRAY[repeat('\"', {size} / 2)]"
+"""An array with one element. The server sends two bytes for each quote."""
+
+SMALL: Final = "array_fill('a'::text, ARRAY[{size} / 2])"
+"""An array of elements that take two bytes on the wire."""
+
 DEAD_LETTER: Final[dict[str, Any]] = {
     "kafka": {"oversized": "dead_letter", "properties": {"message.max.bytes": RECORD_BYTES_MAX}}
 }
@@ -165,6 +171,43 @@ KINDS: Final[dict[str, Kind]] = {
         record=4 / 3,
         settings=CLAIM,
         format="cloudevents",
+    ),
+    "array of quotes, claim_check": Kind(
+        ROW.format(value=ESCAPES).replace("large", "large_array"), record=1.0, settings=CLAIM
+    ),
+    "array of small elements, claim_check": Kind(
+        ROW.format(value=SMALL).replace("large", "large_array"), record=2.0, settings=CLAIM
+    ),
+    "avro, array, claim_check": Kind(
+        ROW.format(value=ARRAY).replace("large", "large_array"), record=1.0, settings=CLAIM, format="avro"
+    ),
+    "avro, array of small elements, claim_check": Kind(
+        ROW.format(value=SMALL).replace("large", "large_array"), record=1.5, settings=CLAIM, format="avro"
+    ),
+    "protobuf, array, claim_check": Kind(
+        ROW.format(value=ARRAY).replace("large", "large_array"), record=1.0, settings=CLAIM, format="protobuf"
+    ),
+    "protobuf, array of small elements, claim_check": Kind(
+        ROW.format(value=SMALL).replace("large", "large_array"),
+        record=2.5,
+        settings=CLAIM,
+        format="protobuf",
+    ),
+    "avro, old and new, claim_check": Kind(
+        "UPDATE large SET note = 'new' WHERE id = 0",
+        wire=2.0,
+        record=2.0,
+        settings=CLAIM,
+        before="ALTER TABLE large REPLICA IDENTITY FULL; INSERT INTO large VALUES (0, " + TEXT + ")",
+        format="avro",
+    ),
+    "protobuf, old and new, claim_check": Kind(
+        "UPDATE large SET note = 'new' WHERE id = 0",
+        wire=2.0,
+        record=2.0,
+        settings=CLAIM,
+        before="ALTER TABLE large REPLICA IDENTITY FULL; INSERT INTO large VALUES (0, " + TEXT + ")",
+        format="protobuf",
     ),
     "bytea, snapshot, claim_check": Kind(
         "SELECT 1",

@@ -6,7 +6,7 @@ import pytest
 
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.faults.trial import Trial
+from tests.integration.faults.trial import Trial, command
 
 
 @pytest.mark.postgres(only=18)
@@ -58,3 +58,39 @@ def test_a_pipeline_with_a_new_prefix_is_not_taken_for_another_one(
     one.start()
     assert one.daemon.stop() == 0
     assert "transaction.shared" not in one.daemon.output(all_lives=True)
+
+
+@pytest.mark.postgres(only=18)
+def test_a_command_that_would_end_another_pipeline_by_its_id_is_refused_and_changes_nothing(
+    trial: Callable[..., Trial], database: Database, broker: KafkaBroker, unique: str
+):
+    # GIVEN a pipeline that streams, and one that has delivered by an id of its own and is stopped
+    first = trial(database.dsn(), broker.bootstrap_servers)
+    first.start()
+    first.insert(1)
+    first.expect(1)
+    second = trial(database.dsn(), broker.bootstrap_servers, name=f"{unique}_2")
+    second.start()
+    second.insert(2)
+    second.expect(2)
+    second.stop()
+    # WHEN it gets the first one's id by mistake, THEN no command writes its checkpoint by that id
+    second.configure(kafka={"transactional_id": f"cdcd-{unique}"})
+    second.daemon.write_config()
+    for arguments in (["reset"], ["reset", "--yes"], ["drop", "--yes"], ["downgrade", "--yes"]):
+        said = command(arguments[0], "--config", str(second.daemon.config_path), *arguments[1:])
+        assert said.returncode == 7, (arguments, said.stdout, said.stderr)
+        assert f"uses the transactional id cdcd-{unique}" in said.stderr
+        assert f"kafka.transactional_id: cdcd-{unique}-2" in said.stderr
+    assert second.has_slot()
+    # AND the first one goes on
+    first.insert(3)
+    first.expect(2, 3)
+    assert first.daemon.is_running()
+    assert "fenced" not in first.daemon.output()
+    # WHEN the hint is followed, THEN the command works
+    second.configure(kafka={"transactional_id": f"cdcd-{unique}-2"})
+    second.daemon.write_config()
+    said = command("reset", "--config", str(second.daemon.config_path), "--yes")
+    assert said.returncode == 0, said.stderr
+    first.stop()

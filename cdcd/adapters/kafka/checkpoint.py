@@ -1,16 +1,6 @@
 """The checkpoint topic: one compacted partition with one key, whose last valid record is the position to resume from;
 and its writer without a daemon, which removes or replaces the checkpoint.
 
-The checkpoint is written in the Kafka transaction of the records that it covers, so both are committed or neither
-(KIP-98). Reading it is reliable only after `init_transactions`, which commits or aborts the transaction of an
-earlier incarnation. The partition may show this outcome a little later, if a broker has just restarted. So the
-reader continues until every written record is decided, as Kafka Streams does (KAFKA-10167), and does not stop at
-the end that a `read_committed` reader sees. If the transaction hangs (KIP-664), the outcome never shows. That is an
-error of its own, which names what is needed to end the transaction.
-
-`transactions/checkpoint_record.py` decides which record is valid. Records are judged one by one on arrival, so a
-reader keeps only one of them in memory.
-
 The checkpoint is removed by a tombstone, as Kafka Connect does with the offsets of a connector (KIP-875). With
 Kafka transactions, the record is written under the pipeline's own `transactional.id`, which fences a frozen daemon
 and ends the open transaction of a killed daemon.
@@ -19,6 +9,7 @@ and ends the open transaction of a killed daemon.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,10 +19,10 @@ from cdcd.adapters.kafka.client import Properties, make_consumer, make_producer,
 from cdcd.adapters.kafka.errors import map_kafka_error
 from cdcd.adapters.kafka.outage import HANGS_S
 from cdcd.adapters.kafka.reading import NO_TOPIC, answers, consumer_properties, watermarks
-from cdcd.adapters.kafka.shared_id import id_of
+from cdcd.adapters.kafka.shared_id import IdUse, find_sharers, id_of, refusal
 from cdcd.core.engine.checkpoint import FORMER_FORMAT, Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords, Ignored, Judging
-from cdcd.core.errors import TransientError
+from cdcd.core.errors import PositionError, TransientError
 
 PARTITION: Final = 0
 
@@ -281,16 +272,17 @@ class CheckpointWriter:
 
     Attributes:
         producer: librdkafka properties of a producer, beside those of the topic's connection.
-        transactional_id: transactional id of the pipeline; None: the pipeline does not use Kafka transactions.
+        use: the pipeline's use of its transactional id.
 
     Each method raises:
         TransientError: the broker does not answer.
+        FencedError: another pipeline uses the transactional id, which this one has not used yet.
         FatalError: the broker refuses, or cdcd did not write the checkpoint record.
     """
 
     topic: CheckpointTopic
     producer: Properties
-    transactional_id: str | None
+    use: IdUse
 
     def forget(self) -> None:
         """Write a tombstone over the checkpoint."""
@@ -324,6 +316,7 @@ class CheckpointWriter:
 
     def _write(self, what: str, values: Callable[[], Sequence[bytes | None]]) -> None:
         """Write the records that `values` returns."""
+        self.refuse_shared_id()
         topic, timeout_s = self.topic, self.topic.timeout_s
         refused: list[KafkaException] = []
         properties: dict[str, Any] = {
@@ -336,28 +329,47 @@ class CheckpointWriter:
                 refused.append(KafkaException(error)) if error is not None else None
             ),
         }
-        if self.transactional_id is not None:
+        if self.use.transactional_id:
             properties |= {
-                "transactional.id": self.transactional_id,
+                "transactional.id": self.use.transactional_id,
                 "transaction.timeout.ms": TRANSACTION_MS,
             }
         prepare(properties)
         try:
             sender = make_producer(properties)
-            if self.transactional_id is not None:
+            if self.use.transactional_id:
                 sender.init_transactions(timeout_s)
             written = values()
-            if self.transactional_id is not None:
+            if self.use.transactional_id:
                 sender.begin_transaction()
             for data in written:
-                sender.produce(topic.name, key=topic.records.key, value=data, partition=PARTITION)
+                headers = [] if data is None else self.use.headers
+                sender.produce(
+                    topic.name, key=topic.records.key, value=data, partition=PARTITION, headers=headers
+                )
             left = sender.flush(timeout_s)
             if refused:
                 raise refused[0]
             if left:
                 sender.purge()
                 raise TransientError(f"{what}: no answer in {timeout_s:g} s")
-            if self.transactional_id is not None:
+            if self.use.transactional_id:
                 sender.commit_transaction(timeout_s)
         except KafkaException as error:
             raise map_kafka_error(error.args[0], what) from error
+
+    def refuse_shared_id(self) -> None:
+        """Raise FencedError if the producer would shut out another pipeline; see `shared_id.py`."""
+        if not self.use.transactional_id:
+            return
+        system_identifier = ""
+        # A record that cannot be read names no id.
+        with suppress(PositionError):
+            found = peek_checkpoint(self.topic)
+            if found is not None:
+                if self.topic.records.transactional_id == self.use.transactional_id:
+                    return
+                system_identifier = found.system_identifier
+        others = find_sharers(self.topic.client, self.topic.name, self.use, system_identifier)
+        if refused := refusal(others, self.use.transactional_id):
+            raise refused

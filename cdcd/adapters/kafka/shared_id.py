@@ -113,8 +113,8 @@ def find_sharers(
 
     Args:
         own_topic: checkpoint topic of this pipeline.
-        system_identifier: identifier of this pipeline's server. A record with this server and the slot of `use` is a
-            former record of this pipeline, in the topic of a former `topics.prefix`.
+        system_identifier: identifier of this pipeline's server; "": not known. A record with this server and the slot
+            of `use` is a former record of this pipeline, in the topic of a former `topics.prefix`.
     """
     if not use.transactional_id:
         return []
@@ -145,7 +145,7 @@ def _sharing(
     for message in newest:
         if message.value() is None or id_of(message) != use.transactional_id:
             continue
-        if _header(message, HEADER_SLOT) == use.slot and _server_of(message) == system_identifier:
+        if _header(message, HEADER_SLOT) == use.slot and system_identifier in ("", _server_of(message)):
             continue
         topic = str(message.topic())
         pipeline = (message.key() or b"").decode(errors="replace")

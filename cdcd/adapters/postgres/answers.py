@@ -4,6 +4,7 @@ table in `refusals.py`.
 The rule: no text that may hold a value of a row is shown.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,15 @@ from typing import Final
 import psycopg
 from psycopg import pq
 
-from cdcd.adapters.postgres.refusals import _NO_UTF8, REFUSALS, UNKNOWN, UNKNOWN_TRANSIENT, Refusal
+from cdcd.adapters.postgres.refusals import (
+    _NO_UTF8,
+    REFUSALS,
+    TABLE_OF_CHANGE,
+    TOO_LARGE_TO_SEND,
+    UNKNOWN,
+    UNKNOWN_TRANSIENT,
+    Refusal,
+)
 from cdcd.core.errors import (
     CdcdError,
     WithoutConversionError,
@@ -35,6 +44,9 @@ _IN_WORDS: Final = {"25006": "a function writes in a read-only transaction"}
 _RAISE: Final = "exec_stmt_raise"
 """C function of PostgreSQL that reports the errors that a PL/pgSQL function raises."""
 
+
+_CHANGE: Final = re.compile(r"associated LSN ([0-9A-F]+/[0-9A-F]+)")
+"""The part of an error's context that names a change (output_plugin_error_callback in logical.c)."""
 
 _INTERRUPTS: Final = "ProcessInterrupts"
 """C function of PostgreSQL that ends a statement because of a timeout or a cancel request. Its messages are fixed."""
@@ -115,10 +127,14 @@ def refused(what: str, answer: Answer, names: Mapping[str, str], secrets: Iterab
     row = find_refusal(answer)
     # The server's message shows bytes of the text, which may be secret.
     said = f"{_NO_UTF8} [SQLSTATE {answer.sqlstate}]" if row.kind is WithoutConversionError else answer.text
+    hint = row.hint
+    if hint is TOO_LARGE_TO_SEND and (change := _CHANGE.search(answer.context)):
+        said += f" for the change at LSN {change[1]}"
+        hint += TABLE_OF_CHANGE.replace("{lsn}", change[1])
     text = f"{what}: {said}"
     for secret in secrets:
         text = text.replace(secret, "***")
-    return row.kind(text, hint=row.hint.format_map(_Names(_for_sql(names))))
+    return row.kind(text, hint=hint.format_map(_Names(_for_sql(names))))
 
 
 def _for_sql(names: Mapping[str, str]) -> dict[str, str]:

@@ -96,7 +96,7 @@ _UNCONVERTED: Final = (
     "Rename it, or leave its table out of the publication."
 )
 
-_TOO_LARGE_TO_SEND: Final = (
+TOO_LARGE_TO_SEND: Final = (
     "PostgreSQL cannot send a row or a logical message of more than 1 GB, and the text of a bytea is twice its size. "
     "If a bytea is the reason, postgres.binary: true sends up to 1 GB of it. Or leave the column out of the "
     "publication (PostgreSQL 15: ALTER PUBLICATION {publication} SET TABLE with a column list), or the table "
@@ -105,12 +105,19 @@ _TOO_LARGE_TO_SEND: Final = (
 )
 """palloc and StringInfo refuse more than 1 GB (MaxAllocSize in memutils.h, stringinfo.c)."""
 
+TABLE_OF_CHANGE: Final = (
+    " PostgreSQL does not name the table. A superuser finds it (PostgreSQL 15 and newer): CREATE EXTENSION IF NOT "
+    "EXISTS pg_walinspect; SELECT pg_filenode_relation(m[1]::oid, m[2]::oid) FROM pg_get_wal_record_info('{lsn}'), "
+    "regexp_match(block_ref, 'rel ([0-9]+)/[0-9]+/([0-9]+)') m;"
+)
+"""Addition to `TOO_LARGE_TO_SEND` if the LSN of the change is known."""
+
 REFUSALS: Final[tuple[Refusal, ...]] = (
     # Texts that PostgreSQL cannot convert: character_not_in_repertoire, untranslatable_character.
     Refusal("22021", "", WithoutConversionError, _UNCONVERTED),
     Refusal("22P05", "", WithoutConversionError, _UNCONVERTED),
-    Refusal("XX000", "invalid memory alloc request size", SourceError, _TOO_LARGE_TO_SEND),
-    Refusal("54000", "string buffer", SourceError, _TOO_LARGE_TO_SEND),
+    Refusal("XX000", "invalid memory alloc request size", SourceError, TOO_LARGE_TO_SEND),
+    Refusal("54000", "string buffer", SourceError, TOO_LARGE_TO_SEND),
     Refusal("53300", "too many connections for role", TransientError, _ROLE_LIMIT),
     Refusal("53300", "too many connections for database", TransientError, _DATABASE_LIMIT),
     # Refused connections.

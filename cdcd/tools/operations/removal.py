@@ -83,7 +83,7 @@ def run(
         done: called after each step; None: nothing is removed.
 
     Raises:
-        FencedError: an instance is active.
+        FencedError: an instance is active, or another pipeline uses the transactional id.
         PositionError: a handover is under way, or the pipeline to reset reads another server.
         TransientError, FatalError: PostgreSQL or Kafka does not answer, or refuses. Earlier steps are not undone.
     """
@@ -109,6 +109,8 @@ async def _run(
         show(plan)
         if plan.refusal is not None:
             raise plan.refusal
+        if any(step.kind == "checkpoint" for step in plan.steps):
+            await _in_thread(checkpoint_writer(config, WRITER_S).refuse_shared_id)
         if done is None or not plan.steps:
             return plan
         await _lock(config, stack)

@@ -15,6 +15,7 @@ from cdcd.core.facts import Observer
 from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.source_block import times
 from cdcd.core.records.avro.tables import AvroTable
+from cdcd.core.records.avro.writing import BUFFER_BYTES_MAX, append_slice
 from cdcd.core.records.debezium_json.added_values import FlatForm, FlatForms
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.source_block import DELETED
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 _NONE: Final = 0
 _SOME: Final = 2
 """Union branches of `before` and `after` in Avro: null, or a row."""
-
-BUFFER_BYTES_MAX: Final = 1 << 20
-"""Size above which a buffer is replaced, so that one large record does not keep its memory."""
 
 _DIGITS: Final = b"0123456789"
 
@@ -230,6 +228,7 @@ class FlatRow(Around):
         if len(rows) > BUFFER_BYTES_MAX:
             # The row is copied, so this buffer is released, because two buffers would hold a large record.
             self.out = BytesWriter()
-        record.write(rows[self._split :] if self._has_before and self._has_after else rows)
+        append_slice(rows, self._split if self._has_before and self._has_after else 0, len(rows), record)
+        rows = b""
         fields.write(op, lsn, event_no, self._now_us, record)
         return record.getvalue()

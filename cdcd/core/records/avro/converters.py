@@ -16,10 +16,16 @@ from librt.strings import BytesWriter, read_f64_be, read_i16_be, read_i32_be, re
 from cdcd.core.catalog.hints import HINT
 from cdcd.core.catalog.wiretext import MINUS, NINE, ZERO, checked, to_bytes
 from cdcd.core.errors import ProtocolError
-from cdcd.core.records.avro.writing import UnfitError
+from cdcd.core.records.avro.writing import FIRST, SECOND, UnfitError
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.converter import STRING, Converter
-from cdcd.core.records.debezium_json.converters import Boolean, Bytea, Float, Integer
+from cdcd.core.records.debezium_json.converters import Array, Boolean, Bytea, Float, Integer, of_element
+from cdcd.core.records.debezium_json.literals import (
+    ARRAY_BYTES_MAX,
+    ArraySink,
+    write_array,
+    write_binary_array,
+)
 from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, bytes_pieces_of_hex, gathered
 from cdcd.core.records.debezium_json.strings import BACKSLASH, QUOTE
 from cdcd.core.records.encoder import EncoderSettings
@@ -71,6 +77,10 @@ class BinaryForm:
 
     def encoded(self, schema: Schema, json_text: bytes) -> bytes:
         """Return the encoded value that has this JSON. UnfitError if the JSON does not match the Connect schema."""
+        raise NotImplementedError
+
+    def put_array(self, array: "ArrayValue", out: BytesWriter) -> None:
+        """Append an array with one dimension. UnfitError if there are more."""
         raise NotImplementedError
 
     def head(self, schema_id: int) -> bytes:
@@ -144,6 +154,84 @@ class AvroConverter:
         raise NotImplementedError
 
 
+class ArrayValue:
+    """A large array, whose elements are converted one by one.
+
+    Attributes:
+        element: the converter of elements that are not NULL.
+        schema: the Connect schema of elements, which is optional.
+    """
+
+    def __init__(self, delimiter: int, element: AvroConverter, schema: Schema) -> None:
+        self.element = element
+        self.schema = schema
+        self._delimiter = delimiter
+        self._data = b""
+        self._at: i64 = 0
+        self._end: i64 = 0
+        self._is_binary = False
+
+    def set(self, data: bytes, at: "i64", end: "i64", is_binary: bool) -> None:
+        """Take `data[at:end]` as the array."""
+        self._data, self._at, self._end, self._is_binary = data, at, end, is_binary
+
+    def give(self, sink: ArraySink) -> None:
+        """Give the parts of the array to `sink`. ValueError if the array is malformed."""
+        if self._is_binary:
+            write_binary_array(self._data, self._at, self._end, sink)
+        else:
+            write_array(self._data, self._at, self._end, self._delimiter, sink)
+
+
+class OneDimension(ArraySink):
+    """Takes an array that has one dimension; UnfitError if there are more."""
+
+    def __init__(self) -> None:
+        self._is_open = False
+
+    def open(self) -> None:
+        if self._is_open:
+            raise UnfitError("arrays with one dimension")
+        self._is_open = True
+
+
+class ElementCount(OneDimension):
+    """Counts elements."""
+
+    def __init__(self) -> None:
+        OneDimension.__init__(self)
+        self.elements: i64 = 0
+
+    def null(self) -> None:
+        self.elements += 1
+
+    def value(self, data: bytes, at: "i64", end: "i64") -> None:
+        self.elements += 1
+
+    def binary_value(self, data: bytes, at: "i64", end: "i64") -> None:
+        self.elements += 1
+
+
+class AvroElements(OneDimension):
+    """Writes elements, each after the branch of its union."""
+
+    def __init__(self, element: AvroConverter, out: BytesWriter) -> None:
+        OneDimension.__init__(self)
+        self._element = element
+        self._out = out
+
+    def null(self) -> None:
+        self._out.append(FIRST)
+
+    def value(self, data: bytes, at: "i64", end: "i64") -> None:
+        self._out.append(SECOND)
+        self._element.write(data, at, end, self._out)
+
+    def binary_value(self, data: bytes, at: "i64", end: "i64") -> None:
+        self._out.append(SECOND)
+        self._element.write_binary(data, at, end, self._out)
+
+
 class AnyValue(AvroConverter):
     """Converts values of any type, by their JSON and their Connect schema."""
 
@@ -163,11 +251,49 @@ class AnyValue(AvroConverter):
         try:
             out.write(self._to.encoded(self._schema, json_text))
         except UnfitError as error:
-            raise UnwritableError(
-                f"it is of another form than the column's {self._to.name} schema, which has {error}",
-                f"An array with several dimensions, or an empty bit string, has no place in {self._to.name}. Set "
-                "format.value: json, which has one, or leave the column out (columns.exclude).",
-            ) from None
+            raise _unfit(self._to.name, error) from None
+
+
+def _unfit(name: str, error: UnfitError) -> UnwritableError:
+    return UnwritableError(
+        f"it is of another form than the column's {name} schema, which has {error}",
+        f"An array with several dimensions, or an empty bit string, has no place in {name}. Set "
+        "format.value: json, which has one, or leave the column out (columns.exclude).",
+    )
+
+
+class Items(AnyValue):
+    """Converts arrays. A large array is converted element by element, because the JSON of all of its elements would
+    need some 100 bytes of memory for each of them.
+    """
+
+    def __init__(self, json: Array, schema: Schema, to: BinaryForm) -> None:
+        AnyValue.__init__(self, json, schema, to)
+        items: Schema = schema["items"]
+        self._array = ArrayValue(json.delimiter, to.converter(json.element, items), items)
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end - at <= ARRAY_BYTES_MAX:
+            AnyValue.write(self, data, at, end, out)
+        else:
+            self._put(data, at, end, False, out)
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end - at <= ARRAY_BYTES_MAX:
+            AnyValue.write_binary(self, data, at, end, out)
+        else:
+            self._put(data, at, end, True, out)
+
+    def _put(self, data: bytes, at: "i64", end: "i64", is_binary: bool, out: BytesWriter) -> None:
+        self._array.set(data, at, end, is_binary)
+        try:
+            self._to.put_array(self._array, out)
+        except UnfitError as error:
+            raise _unfit(self._to.name, error) from None
+        except UnwritableError as unwritable:
+            raise of_element(unwritable) from None
+        finally:
+            self._array.set(b"", 0, 0, False)
 
 
 class ByJson(AvroConverter):
@@ -396,6 +522,8 @@ def converter_of(json: Converter, schema: Schema, to: BinaryForm) -> AvroConvert
         return Single(json)
     if exact is Bytea and kind == "bytes":
         return RawBytes(to)
+    if isinstance(json, Array) and kind == "array":
+        return Items(json, schema, to)
     if kind == "string":
         return PlainText(json, schema, to) if json.mode == STRING else Quoted(json, schema, to)
     if kind in _INTEGERS:

@@ -44,7 +44,7 @@ from cdcd.core.records.avro.source_block import (
     RegisteredTransactionMetadata,
 )
 from cdcd.core.records.avro.tables import AvroTable
-from cdcd.core.records.avro.writing import text
+from cdcd.core.records.avro.writing import append_slice, text
 from cdcd.core.records.cloudevents.tables import EventTables, data_schema
 from cdcd.core.records.debezium_json.connect_schema import HEARTBEAT_KEY, HEARTBEAT_VALUE, MESSAGE_KEY, Schema
 from cdcd.core.records.debezium_json.known_tables import KnownTables
@@ -243,7 +243,7 @@ class RegistryFormat(Format):
             raise ValueError("the row has another number of columns than the relation")
         avro = self._avro(table)
         avro.takes_null = self._current.stands_in
-        buffer = self._open(avro)
+        self._open(avro)
         if tag == DELETE:
             return self._delete_row(avro, frame, kind, at, out)
         if tag != INSERT and kind != NEW_ROW:
@@ -253,7 +253,7 @@ class RegistryFormat(Format):
         self._around.before(False)
         self._around.after(True)
         unchanged = self._last_row(avro, frame, at, False, False)
-        key = avro.key(buffer, self._part)
+        key = avro.key(self._around.out, self._part)
         headers = named_unchanged(avro, unchanged) if unchanged else None
         return self._put(avro, CREATED if tag == INSERT else UPDATED, key, headers, out)
 
@@ -331,47 +331,49 @@ class RegistryFormat(Format):
     def _delete_row(self, table: AvroTable, frame: bytes, kind: int, at: int, out: list[Record]) -> int:
         if kind not in (OLD_KEY, OLD_ROW):
             raise ValueError("unknown kind of row")
-        buffer = self._around.out
         self._around.before(True)
         unchanged = self._last_row(table, frame, at, False, False)
         self._around.after(False)
         headers = named_unchanged(table, unchanged) if unchanged else None
-        return self._put_delete(table, table.key(buffer, self._part), headers, out)
+        return self._put_delete(table, table.key(self._around.out, self._part), headers, out)
 
     def _update_with_old_row(
         self, table: AvroTable, frame: bytes, kind: int, at: int, out: list[Record]
     ) -> int:
         if kind not in (OLD_KEY, OLD_ROW):
             raise ValueError("unknown kind of row")
-        buffer, fragments = self._around.out, table.fragments
-        self._around.before(True)
-        begin: i64 = len(buffer)
+        # The buffer has no other name here, so that `Around.end` can release it before it needs its memory again.
+        around, fragments = self._around, table.fragments
+        around.before(True)
+        begin: i64 = len(around.out)
         missing_old: list[int] = []
-        end: i64 = write_row(frame, at, table, buffer, missing_old, False, False)
-        old_key = table.key(buffer, self._part)
-        after: i64 = len(buffer)
+        end: i64 = write_row(frame, at, table, around.out, missing_old, False, False)
+        old_key = table.key(around.out, self._part)
+        after: i64 = len(around.out)
         if frame[end] != NEW_ROW:
             raise ValueError("unknown kind of row")
         if row_width(frame, end) != fragments.width:
             raise ValueError("the row has another number of columns than the relation")
         end += ROW_HEAD_BYTES
-        self._around.after(True)
-        new: i64 = len(buffer)
+        around.after(True)
+        new: i64 = len(around.out)
         missing = self._last_row(table, frame, end, True, kind == OLD_ROW)
-        key = table.key(buffer, self._part)
+        key = table.key(around.out, self._part)
         left, came = named_unchanged(table, missing_old), named_unchanged(table, missing)
         is_other = old_key is not None and key is not None and old_key != key
         if is_other or self._current.came is not None:
-            written = buffer.getvalue()
-            buffer = self._open(table)
-            self._around.before(True)
-            buffer.write(written[begin:after])
-            self._around.after(False)
+            written = around.out.getvalue()
+            self._open(table)
+            around.before(True)
+            append_slice(written, begin, after, around.out)
+            around.after(False)
             size = self._put_delete(table, old_key, [*moved_to(key), *left] or None, out)
-            buffer = self._open(table)
-            self._around.before(False)
-            self._around.after(True)
-            buffer.write(written[new:])
+            written = written[new:]
+            self._open(table)
+            around.before(False)
+            around.after(True)
+            append_slice(written, 0, len(written), around.out)
+            written = b""
             to = out if self._current.came is None else self._current.came
             return size + self._put(table, CREATED, key, [*moved_from(old_key), *came] or None, to)
         both = named_unchanged(table, missing + [column for column in missing_old if column not in missing])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import BytesWriter
 
 from cdcd.core.errors import TransientError
-from cdcd.core.records.avro.converters import BinaryForm
+from cdcd.core.records.avro.converters import ArrayValue, AvroElements, BinaryForm, ElementCount
 from cdcd.core.records.avro.schemas import adjusted_full_name, has_default, schema_text
 from cdcd.core.records.avro.writing import (
     FIRST,
@@ -85,6 +85,15 @@ class AvroForm(BinaryForm):
     def encoded(self, schema: Schema, json_text: bytes) -> bytes:
         """See `BinaryForm`."""
         return encoded(schema, json_text)
+
+    def put_array(self, array: ArrayValue, out: BytesWriter) -> None:
+        """See `BinaryForm`. The number of elements precedes them, and zero ends the array."""
+        counted = ElementCount()
+        array.give(counted)
+        if counted.elements:
+            write_long(counted.elements, out)
+            array.give(AvroElements(array.element, out))
+        out.append(0)
 
     def head(self, schema_id: int) -> bytes:
         """See `BinaryForm`."""

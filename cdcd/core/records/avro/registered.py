@@ -113,7 +113,8 @@ class RegisteredSchemas(Schemas):
         if key is not None:
             key = key_head + key[len(key_head) :]
         if value is not None:
-            value = value_head + value[len(value_head) :]
+            # A large value is not copied once more.
+            value = b"".join((value_head, memoryview(value)[len(value_head) :]))
         if headers is not None:
             headers = [
                 (name, key_head + each[len(key_head) :] if name in (HEADER_NEW_KEY, HEADER_OLD_KEY) else each)

@@ -8,6 +8,7 @@ from cdcd.core.catalog.copytext import NULL as COPY_NULL
 from cdcd.core.catalog.copytext import OTHER_WIDTH, split_row, value_in
 from cdcd.core.protocol.peek import BINARY, NULL, TEXT, UNCHANGED, VALUE_HEAD_BYTES, value_size
 from cdcd.core.records.avro.tables import AvroPlace, AvroTable
+from cdcd.core.records.avro.writing import BUFFER_BYTES_MAX, append_slice
 from cdcd.core.records.debezium_json.table_fragments import Headers
 from cdcd.core.records.encoder import HEADER_UNCHANGED
 from cdcd.core.records.unwritable import UnwritableError
@@ -89,6 +90,9 @@ def _write_unchanged(
     """Append a value that was not sent, from the old row or as the placeholder."""
     if has_old and place.usable and (whole or table.fragments.identity[place.column]):
         old: i64 = place.begin
+        if place.end - old > BUFFER_BYTES_MAX:
+            append_slice(out.getvalue(), old, place.end, out)
+            return
         while old < place.end:
             out.append(out[old])
             old += 1

@@ -7,6 +7,7 @@ other; a union is the index of its branch and then the value (Avro 1.12, "Binary
 import json
 from base64 import b64decode
 from binascii import Error
+from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from struct import pack
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 FIRST: Final = 0
 SECOND: Final = 2
 """Index of the first and of the second branch of a union, as zigzag varints."""
+
+BUFFER_BYTES_MAX: Final = 1 << 20
+"""Size above which a buffer is replaced, so that one large record does not keep its memory."""
 
 _LONG: Final = 16
 """Number of bytes from which on it is faster to slice a text and copy it at once."""
@@ -57,6 +61,9 @@ def write_text(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
 def append_text(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
     """Append `data[at:end]` without its length. UnicodeDecodeError (a ValueError) if it is not UTF-8."""
     begin: i64 = at
+    if end - at > BUFFER_BYTES_MAX:
+        _append_large(data, at, end, out)
+        return
     if end - at >= _LONG:
         out.write(checked(data[at:end]))
         return
@@ -68,6 +75,24 @@ def append_text(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         at += 1
     if bits > _ASCII_MAX:
         checked(data[begin:end])
+
+
+def _append_large(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+    decoder = getincrementaldecoder("utf-8")()
+    while at < end:
+        after: i64 = min(at + BUFFER_BYTES_MAX, end)
+        piece = data[at:after]
+        decoder.decode(piece, after == end)
+        out.write(piece)
+        at = after
+
+
+def append_slice(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+    """Append `data[at:end]`, a large slice in pieces, so that there is no third copy of it."""
+    while end - at > BUFFER_BYTES_MAX:
+        out.write(data[at : at + BUFFER_BYTES_MAX])
+        at += BUFFER_BYTES_MAX
+    out.write(data[at:end])
 
 
 def write_bytes(data: bytes, out: BytesWriter) -> None:

@@ -75,3 +75,15 @@ def base64_pieces_of_hex(data: bytes, at: int, end: int) -> Iterator[bytes]:
     """Yield the base64 of the bytea whose text is `data[at:end]`. ValueError if the text is not in bytea_output hex."""
     for piece in bytes_pieces_of_hex(data, at, end):
         yield b2a_base64(piece, newline=False)
+
+
+def escape_pieces(data: bytes, at: int, end: int) -> Iterator[bytes]:
+    """Yield `data[at:end]` in pieces that do not end within an escape, which is a backslash and one more byte."""
+    while at < end:
+        after = min(at + PIECE_BYTES, end)
+        piece = data[at:after]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2 and after < end:
+            after += 1
+            piece = data[at:after]
+        yield piece
+        at = after

@@ -14,10 +14,11 @@ from librt.strings import BytesWriter
 
 from cdcd.core.facts import Observer
 from cdcd.core.protocol.messages import LogicalMessage
-from cdcd.core.records.avro.around import BUFFER_BYTES_MAX, Around
+from cdcd.core.records.avro.around import Around
 from cdcd.core.records.avro.encoder import Encoding, RegistryFormat
 from cdcd.core.records.avro.messages import MessageValues
 from cdcd.core.records.avro.tables import AvroTable
+from cdcd.core.records.avro.writing import BUFFER_BYTES_MAX, append_slice
 from cdcd.core.records.debezium_json.known_tables import KnownTables
 from cdcd.core.records.debezium_json.messages import US_PER_MS
 from cdcd.core.records.debezium_json.source_block import TransactionFacts
@@ -83,12 +84,17 @@ class ProtobufEnvelope(Around):
             # The rows are copied behind their length, so this buffer is released, because two buffers would hold a
             # large record.
             self.out = BytesWriter()
+        end: i64 = len(rows)
         if self._has_before:
+            split: i64 = self._split if self._has_after else end
             record.write(_BEFORE)
-            write_bytes(rows[: self._split] if self._has_after else rows, record)
+            write_varint(split, record)
+            append_slice(rows, 0, split, record)
         if self._has_after:
+            begin: i64 = self._split if self._has_before else 0
             record.write(_AFTER)
-            write_bytes(rows[self._split :] if self._has_before else rows, record)
+            write_varint(end - begin, record)
+            append_slice(rows, begin, end, record)
         rows = b""
         table.source.write(op, lsn, event_no, self._times, record)
         return record.getvalue()

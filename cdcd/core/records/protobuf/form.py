@@ -4,14 +4,24 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.core.records.avro.converters import AnyValue, AvroConverter, BinaryForm, Numbers, converter_of
+from cdcd.core.records.avro.converters import (
+    AnyValue,
+    ArrayValue,
+    AvroConverter,
+    BinaryForm,
+    Numbers,
+    OneDimension,
+    converter_of,
+)
 from cdcd.core.records.avro.form import head, subject_of
-from cdcd.core.records.avro.writing import UnfitError
+from cdcd.core.records.avro.writing import BUFFER_BYTES_MAX, UnfitError
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.converter import Converter
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.protobuf.schemas import adjusted_full_name, schema_text, with_numbers
 from cdcd.core.records.protobuf.writing import (
+    ITEMS,
+    LENGTH,
     LOGICAL,
     NUMBER,
     encoded,
@@ -45,6 +55,49 @@ PREFIX: Final = 1
 """Number of the field with a logical message's prefix, in its key and in its value."""
 
 
+_ELEMENT: Final = tag(ITEMS, LENGTH)
+
+
+class _Elements(OneDimension):
+    """Writes elements, each as a message, which lacks its field if the element is NULL."""
+
+    def __init__(self, array: ArrayValue) -> None:
+        OneDimension.__init__(self)
+        self._element = array.element
+        self._field = tag(ITEMS, wire_of(array.schema))
+        self._one = BytesWriter()
+        self._all = BytesWriter()
+
+    def taken(self) -> bytes:
+        """Return the messages, and release the buffer."""
+        made = self._all.getvalue()
+        self._all = BytesWriter()
+        return made
+
+    def null(self) -> None:
+        self._all.write(_ELEMENT)
+        self._all.append(0)
+
+    def value(self, data: bytes, at: "i64", end: "i64") -> None:
+        self._element.write(data, at, end, self._one)
+        self._put()
+
+    def binary_value(self, data: bytes, at: "i64", end: "i64") -> None:
+        self._element.write_binary(data, at, end, self._one)
+        self._put()
+
+    def _put(self) -> None:
+        value = self._one.getvalue()
+        if len(value) > BUFFER_BYTES_MAX:
+            # Two buffers and the value would be three copies of a large element.
+            self._one = BytesWriter()
+        self._one.truncate(0)
+        self._all.write(_ELEMENT)
+        write_varint(len(self._field) + len(value), self._all)
+        self._all.write(self._field)
+        self._all.write(value)
+
+
 class ProtobufForm(BinaryForm):
     """Writes schemas, fields and records in Protobuf."""
 
@@ -66,6 +119,12 @@ class ProtobufForm(BinaryForm):
     def encoded(self, schema: Schema, json_text: bytes) -> bytes:
         """See `BinaryForm`."""
         return encoded(schema, json_text)
+
+    def put_array(self, array: ArrayValue, out: BytesWriter) -> None:
+        """See `BinaryForm`. The length of the elements precedes them."""
+        elements = _Elements(array)
+        array.give(elements)
+        write_bytes(elements.taken(), out)
 
     def head(self, schema_id: int) -> bytes:
         """See `BinaryForm`. After the id comes the index of the record's message in the .proto file."""

@@ -154,3 +154,13 @@ def test_a_write_of_a_function_is_told_without_what_the_function_may_have_raised
     )
     assert "read-only transaction" in answer.text_of_rows
     assert "word" not in answer.text_of_rows
+
+
+def test_a_value_that_cannot_be_sent_is_told_with_its_change():
+    context = 'slot "s", output plugin "pgoutput", in the change callback, associated LSN 0/1A2B3C8'
+    answer = Answer("XX000", "invalid memory alloc request size 1080000003", context=context)
+    error = refused("streaming", answer, NAMES)
+    assert error.message.endswith("[SQLSTATE XX000] for the change at LSN 0/1A2B3C8")
+    assert "pg_get_wal_record_info('0/1A2B3C8')" in error.hint
+    assert "postgres.binary: true" in error.hint
+    assert "LSN" not in refused("streaming", Answer("54000", "string buffer exceeds"), NAMES).message

@@ -1,0 +1,273 @@
+"""Large values have the records of small ones, and need few copies of themselves while a record is made."""
+
+import re
+import tracemalloc
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from librt.strings import BytesWriter
+
+from cdcd.core.catalog.modes import DEFAULTS, logical_type_under
+from cdcd.core.protocol.frames import XLogData, write_frame
+from cdcd.core.protocol.messages import UNCHANGED, Binary, Insert, Message, Update, Value
+from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.avro.converters import AnyValue, Items
+from cdcd.core.records.avro.form import AvroForm
+from cdcd.core.records.debezium_json.connect_schema import schema_of
+from cdcd.core.records.debezium_json.converters import Array, converter_of
+from cdcd.core.records.debezium_json.literals import ARRAY_BYTES_MAX
+from cdcd.core.records.encoder import Record
+from cdcd.core.records.protobuf.form import ProtobufForm
+from cdcd.core.records.unwritable import UnwritableError
+from tests.unit.core.records.avro.test_encoder import Harness as AvroHarness
+from tests.unit.core.records.debezium_json.test_encoder import (
+    LSN,
+    NOW_US,
+    OID,
+    TEXT,
+    column,
+    relation,
+)
+from tests.unit.core.records.debezium_json.test_encoder import Harness as JsonHarness
+from tests.unit.core.records.debezium_json.test_literals import literal
+from tests.unit.core.records.protobuf.test_encoder import Harness as ProtobufHarness
+
+MIB = 1 << 20
+FEW = ARRAY_BYTES_MAX // 8
+"""Number of elements of an array that is just large enough."""
+
+MANY = 100_000
+"""Number of elements for which a value for each of them would need more memory than the rule allows."""
+
+TEXTS, BOOLS, FLOATS, NUMERICS, BYTEAS, STAMPS = 1009, 1000, 1022, 1231, 1001, 1185
+
+
+def many(*elements: str | None) -> str:
+    """An array of these elements, again and again, that is converted element by element."""
+    array = list(elements) * (2 * ARRAY_BYTES_MAX // sum(len(each or "NULL") + 1 for each in elements))
+    return literal(array)
+
+
+ODD = ['a"b', "back\\slash", "", "NULL", "null", None, "{x}", "a,b", " ", "\n", "ü€𝄞", "plain"]
+LITERALS: dict[str, tuple[int, str]] = {
+    "texts of all kinds": (TEXTS, many(*ODD)),
+    "one letter": (TEXTS, many("a")),
+    "one large text": (TEXTS, literal(["small", "x" * MIB, None])),
+    "one large text full of escapes": (TEXTS, literal(['"\\\n' * ARRAY_BYTES_MAX, "small"])),
+    "lower bounds": (TEXTS, "[7:9999999]=" + many("a", "b c")),
+    "booleans": (BOOLS, many("t", "f", None)),
+    "floats": (FLOATS, many("1.5", "1", "-0", "1e+20", "NaN", None)),
+    "numerics": (NUMERICS, many("1.50", "-3", None)),
+    "bytea": (BYTEAS, many("\\x", "\\x00ff", None)),
+    "times": (STAMPS, many("2024-01-31 12:34:56.789+00", None)),
+    "nulls": (TEXTS, many(None)),
+}
+
+
+def array_of(oid: int) -> tuple[Array, Any]:
+    logical = logical_type_under(DEFAULTS, oid, -1, {})
+    array = converter_of(logical)
+    assert isinstance(array, Array)
+    return array, schema_of(logical)
+
+
+def written(write: Callable[[BytesWriter], None]) -> bytes:
+    out = BytesWriter()
+    write(out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", LITERALS)
+def test_a_large_array_has_the_json_of_the_array_that_is_read_as_a_whole(name):
+    oid, text = LITERALS[name]
+    data = text.encode()
+    array, _ = array_of(oid)
+    whole = array.json(data.decode("latin-1")).encode("latin-1")
+    assert array.wire(data) == whole
+    assert written(lambda out: array.write(b"12" + data + b"3", 2, len(data) + 2, out)) == whole
+
+
+def test_a_large_array_of_several_dimensions_has_the_json_of_the_array_that_is_read_as_a_whole():
+    array, _ = array_of(TEXTS)
+    for text in (
+        literal([["a b", None], ["c", "d"]] * FEW),
+        literal([[["x"]]] * 2 * FEW),
+    ):
+        assert array.wire(text.encode()) == array.json(text).encode()
+
+
+@pytest.mark.parametrize("name", LITERALS)
+@pytest.mark.parametrize("form", [AvroForm(), ProtobufForm()], ids=["avro", "protobuf"])
+def test_a_large_array_in_a_binary_format_is_the_array_that_is_read_as_a_whole(form, name):
+    oid, text = LITERALS[name]
+    data = text.encode()
+    array, schema = array_of(oid)
+    converter = form.converter(array, schema)
+    assert isinstance(converter, Items)
+    whole = written(lambda out: AnyValue(array, schema, form).append_json(array.wire(data), out))
+    assert written(lambda out: converter.write(b"12" + data + b"3", 2, len(data) + 2, out)) == whole
+
+
+BINARY = {
+    "texts": (TEXTS, [b"a", None, "ü€𝄞".encode(), b'"\\\n', b""]),
+    "booleans": (BOOLS, [b"\x00", b"\x01", None]),
+    "floats": (FLOATS, [b"\x3f\xf8" + bytes(6), None, b"\x7f\xf8" + bytes(6)]),
+    "bytea": (BYTEAS, [b"", b"\x00\xff", None]),
+}
+
+
+def array_send(oid: int, elements: Sequence[bytes | None], *lengths: int) -> bytes:
+    """As array_send writes it (arrayfuncs.c)."""
+    head = [len(lengths), int(None in elements), oid, *[part for each in lengths for part in (each, 1)]]
+    parts = [number.to_bytes(4, "big") for number in head]
+    for element in elements:
+        size = -1 if element is None else len(element)
+        parts += [size.to_bytes(4, "big", signed=True), element or b""]
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("form", [AvroForm(), ProtobufForm()], ids=["avro", "protobuf"])
+def test_a_large_array_in_binary_form_is_the_array_that_is_read_as_a_whole(form, name):
+    oid, elements = BINARY[name]
+    elements = elements * FEW
+    data = array_send(25, elements, len(elements))
+    array, schema = array_of(oid)
+    whole = array.binary(data).encode("latin-1")
+    assert array.wire_of_binary(data) == whole
+    assert written(lambda out: array.write_binary(b"1" + data + b"2", 1, len(data) + 1, out)) == whole
+    converter = form.converter(array, schema)
+    assert written(lambda out: converter.write_binary(b"1" + data, 1, len(data) + 1, out)) == written(
+        lambda out: AnyValue(array, schema, form).append_json(whole, out)
+    )
+
+
+@pytest.mark.parametrize("lengths", [(2, 2 * FEW), (2 * FEW, 1, 2), (1, 1, 1, 4 * FEW)])
+def test_a_large_array_in_binary_form_keeps_its_dimensions(lengths):
+    array, _ = array_of(TEXTS)
+    random = Random(7)
+    data = array_send(25, [random.choice([b"a", b"bc", None]) for _ in range(4 * FEW)], *lengths)
+    assert array.wire_of_binary(data) == array.binary(data).encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"\0",
+        lambda data: data[:12] + (7).to_bytes(4, "big") + data[16:],
+        lambda data: b"\0\0\0\7" + data[4:],
+        lambda data: b"\xff" * 4 + data[4:],
+        lambda data: data[:20] + b"\xff\xff\xff\xf0" + data[24:],
+        lambda data: data[:20] + b"\x7f" + data[21:],
+    ],
+)
+def test_a_malformed_large_array_in_binary_form_is_refused(change):
+    array, _ = array_of(TEXTS)
+    data = array_send(25, [b"a"] * 2 * FEW, 2 * FEW)
+    assert array.wire_of_binary(data).startswith(b'["a",')
+    with pytest.raises(ValueError, match=r"array|bytes|value"):
+        array.wire_of_binary(change(data))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{%s", "%s}", "{%s}}", "{{%s}", "{,%s}", "{%s,}", "{%s,,a}", '{%s,"a}', "{%s}{a}", "{%s}x", '{%s,a"b"}'],
+)
+def test_a_malformed_large_array_is_refused(text):
+    array, _ = array_of(TEXTS)
+    inner = ",".join(["a", '"b c"'] * FEW * 2)
+    assert array.wire(b"{%b}" % inner.encode()).endswith(b'"b c"]')
+    with pytest.raises(ValueError, match="malformed array literal"):
+        array.wire((text % inner).encode())
+
+
+@pytest.mark.parametrize("form", [AvroForm(), ProtobufForm()], ids=["avro", "protobuf"])
+def test_a_large_array_of_several_dimensions_has_no_place_in_a_binary_format(form):
+    array, schema = array_of(TEXTS)
+    data = literal([["a", "b"]] * 2 * FEW).encode()
+    with pytest.raises(UnwritableError, match="arrays with one dimension"):
+        form.converter(array, schema).write(data, 0, len(data), BytesWriter())
+    number, numbers = array_of(NUMERICS)
+    nan = b"{%b}" % b",".join([b"1.5"] * ARRAY_BYTES_MAX + [b"nonsense"])
+    with pytest.raises(ValueError, match=re.escape("not a number")):
+        form.converter(number, numbers).write(nan, 0, len(nan), BytesWriter())
+
+
+# Memory. By the rule of docs/sizing.md, a value has two copies of its record beside the frame; libpq's second copy is
+# gone by then, which leaves a third one.
+
+COPIES = {"json": 3, "avro": 2, "protobuf": 2}
+"""In JSON, uncompiled code slices an array from the frame."""
+
+SLACK = 10 * MIB
+"""What pieces and the growth of buffers need besides copies."""
+
+SMALL_SLACK = 2 * MIB
+
+LARGE = relation(column("id", TEXT, key=True), column("body", TEXT), column("tags", TEXTS), identity="f")
+SIZE = 12 * MIB
+VALUES: dict[str, tuple[Value, Value]] = {
+    "text": (b"x" * SIZE, b"{}"),
+    "an array with a large element": (b"", b"{small,%b}" % (b"x" * SIZE)),
+    "an array with a large element in quotes": (b"", b'{"%b"}' % (b"x " * (SIZE // 2))),
+    "an array with a large element of escapes": (b"", b'{"%b"}' % (b'\\"' * (SIZE // 2))),
+}
+HARNESSES = {"json": JsonHarness, "avro": AvroHarness, "protobuf": ProtobufHarness}
+
+
+def peak_of(harness: Any, message: Message) -> tuple[int, list[Record]]:
+    """Bytes that the encoder needs beside the frame at most, and the records."""
+    frame = write_frame(XLogData(LSN, LSN, 0, write_message(message)))
+    out: list[Record] = []
+    tracemalloc.start()
+    try:
+        harness.encoder.encode(frame, False, NOW_US, out)
+        return tracemalloc.get_traced_memory()[1], out
+    finally:
+        tracemalloc.stop()
+
+
+def size_of(records: list[Record]) -> int:
+    return sum(len(value or b"") for _, _, value, _ in records)
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("format_name", HARNESSES)
+def test_a_large_value_is_encoded_with_few_copies(format_name, name):
+    peak, records = peak_of(HARNESSES[format_name](LARGE), Insert(None, OID, (b"1", *VALUES[name])))
+    assert size_of(records) > SIZE / 2
+    assert peak < COPIES[format_name] * max(size_of(records), SIZE) + SLACK
+
+
+@pytest.mark.parametrize("format_name", HARNESSES)
+def test_many_elements_are_encoded_with_few_copies(format_name):
+    elements = b"{%b}" % b",".join([b"a"] * MANY)
+    peak, records = peak_of(HARNESSES[format_name](LARGE), Insert(None, OID, (b"1", b"", elements)))
+    assert peak < COPIES[format_name] * size_of(records) + SMALL_SLACK
+
+
+@pytest.mark.parametrize("format_name", HARNESSES)
+def test_many_elements_in_binary_form_are_encoded_with_few_copies(format_name):
+    elements = Binary(array_send(25, [b"a"] * MANY, MANY))
+    peak, records = peak_of(HARNESSES[format_name](LARGE), Insert(None, OID, (b"1", b"", elements)))
+    assert peak < COPIES[format_name] * size_of(records) + SMALL_SLACK
+
+
+@pytest.mark.parametrize("new_key", [b"1", b"2"])
+@pytest.mark.parametrize("format_name", HARNESSES)
+def test_old_and_new_row_are_encoded_with_few_copies(format_name, new_key):
+    old, new = (b"1", b"x" * SIZE, b"{}"), (new_key, b"y" * SIZE, b"{}")
+    peak, records = peak_of(HARNESSES[format_name](LARGE), Update(None, OID, "O", old, new))
+    assert size_of(records) > 2 * SIZE
+    assert peak < COPIES[format_name] * size_of(records) + SLACK
+
+
+@pytest.mark.parametrize("format_name", HARNESSES)
+def test_a_large_value_that_was_not_sent_is_copied_from_the_old_row(format_name):
+    old, new = (b"1", b"x" * SIZE, b"{}"), (b"1", UNCHANGED, b"{a}")
+    peak, records = peak_of(HARNESSES[format_name](LARGE), Update(None, OID, "O", old, new))
+    assert size_of(records) > 2 * SIZE
+    assert peak < COPIES[format_name] * size_of(records) + SLACK
