@@ -127,12 +127,12 @@ def command(
             "or --replay-quarantine.",
             hint="Remove these options, or set change_log to none.",
         )
-    _check_fold(config, consistent or replay or bool(relayout) or bool(tables))
+    _check_fold(config, replay or bool(relayout) or bool(tables))
     check_pyspark()
     say = log_to(config.log)
     try:
         if config.change_log != "none":
-            _append_log(config, say, once=once)
+            _append_log(config, say, once=once, consistent=consistent)
             return 0
         _mirror(
             config,
@@ -206,7 +206,7 @@ def _mirror(
         raise error
 
 
-def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool) -> None:
+def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool, consistent: bool) -> None:
     """Append the topics to the log until stopped, and fold tables of it with `change_log: fold`.
 
     Raises what ended it, or the first error that stopped a topic or a table.
@@ -214,10 +214,9 @@ def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool) -> None:
     from cdcd.mirror.base.formats import DeltaBase, IcebergBase  # noqa: PLC0415  loads pyspark
     from cdcd.mirror.base.job import BaseJob  # noqa: PLC0415
     from cdcd.mirror.log.job import CONSUMERS, LogJob, LogPlace  # noqa: PLC0415
-    from cdcd.mirror.targets.target import Kind  # noqa: PLC0415
 
     stop = threading.Event()
-    settings = settings_of(config)
+    settings = settings_of(config, consistent=consistent)
     spark = session_for(config, f"cdcd mirror {config.name}", also=CONSUMERS)
     # A SparkContext replaces the handler of SIGINT by one that raises KeyboardInterrupt.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -239,7 +238,7 @@ def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool) -> None:
             settings,
             place,
             form,
-            lambda schema: target.name_of(schema, Kind.MIRROR),
+            target,
             config.kafka.librdkafka(),
             say,
         )
@@ -410,8 +409,8 @@ def _check_fold(config: "MirrorConfig", commands: bool) -> None:
     """ConfigError: something is asked for that tables folded from a log do not have yet."""
     tables, batches = config.tables, config.batches
     asked = {
-        "--consistent, --snapshot, --relayout or --replay-quarantine": commands,
-        "batches.consistent": batches.consistent,
+        "--snapshot, --relayout or --replay-quarantine": commands,
+        "batches.tag_interval_s": batches.tag_interval_s is not None,
         "tables.history": bool(tables.history),
         "tables.buckets": tables.buckets is not None or bool(tables.buckets_for),
         "tables.partition_by": bool(tables.partition_by),

@@ -2,17 +2,22 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import BooleanType
 
 from cdcd.core.records.schemas import read_form
 from cdcd.mirror.base.fold import Folded, Place, fold
-from cdcd.mirror.base.formats import BaseFormat, DeltaBase, IcebergBase
+from cdcd.mirror.base.formats import BaseFormat, DeltaBase, IcebergBase, Version
+from cdcd.mirror.base.position import NO_VERSION, Carried
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.log.table import COLUMNS, create
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.types import rules, table_schema
+from tests.integration.daemon import until
 from tests.spark.source_model import Source
 
 TOPIC = "shop.public.docs"
@@ -34,7 +39,74 @@ def form_of(fingerprint: str, *columns: tuple[str, int, str], oid: int = 16384, 
     return Form(table_schema(fingerprint, form, mirrored=True), rules(form, mirrored=True))
 
 
+WAITS_S = 600.0
+"""Seconds that a fold waits in a phase at most."""
+
 DOCS = (("id", 1, "int64"), ("n", 2, "int32"), ("title", 3, "text"), ("body", 4, "text"))
+
+
+class Slow:
+    """A format whose fold stops once in one phase of its statement until somebody else has acted.
+
+    - pinned: the version was read, and no statement was made.
+    - altered: a column was changed, and no row.
+    - analysed: the statement is planned, and its guard is evaluated.
+    - running: the rows of the statement's source are read, after the guard.
+    - committed: the statement has ended, and the driver has not looked at the table since.
+    """
+
+    def __init__(self, spark: SparkSession, inner: BaseFormat, phase: str, folder: Path) -> None:
+        self.spark, self.inner, self.phase, self.waits = spark, inner, phase, True
+        self.there, self.go = folder / f"{phase}-there", folder / f"{phase}-go"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def wait(self, phase: str) -> None:
+        if self.phase == phase and self.waits:
+            self.waits = False
+            self.there.touch()
+            until(lambda: True if self.go.exists() else None, "told to go on", WAITS_S)
+
+    def version(self, spark: SparkSession, name: str) -> Version:
+        found = self.inner.version(spark, name)
+        self.wait("pinned")
+        return found
+
+    def alter(self, spark: SparkSession, name: str, change: str) -> None:
+        self.inner.alter(spark, name, change)
+        self.wait("altered")
+
+    @contextmanager
+    def carrying(self, spark: SparkSession, carried: Carried) -> Iterator[None]:
+        with self.inner.carrying(spark, carried):
+            yield
+        self.wait("committed")
+
+    def guard(self, name: str, pin: str) -> str:
+        there, go, most = str(self.there), str(self.go), WAITS_S
+
+        def waits(_: Any) -> bool:
+            import time
+            from pathlib import Path
+
+            try:
+                # One task waits. If each of them did, those who act in between would get no core.
+                Path(there).touch(exist_ok=False)
+            except FileExistsError:
+                return True
+            end = time.monotonic() + most
+            while not Path(go).exists() and time.monotonic() < end:
+                time.sleep(0.02)
+            return True
+
+        guard = self.inner.guard(name, pin)
+        if self.phase not in {"analysed", "running"}:
+            return guard
+        self.spark.udf.register("cdcd_waits", waits, BooleanType())
+        if self.phase == "analysed" and guard != "true":
+            return guard.replace("WHERE name", "WHERE cdcd_waits(name) AND name")
+        return f"{guard} AND cdcd_waits(_cdcd_commit_lsn)"
 
 
 class Lake:
@@ -47,15 +119,18 @@ class Lake:
         self.log = f"delta.`{folder}/log`" if is_delta else f"lake.{name}.log"
         self.table = f"delta.`{folder}/docs`" if is_delta else f"lake.{name}.docs"
         self.table_format = table_format
-        self.forms = {"form-1": form_of("form-1", *DOCS)}
+        self.forms = {
+            "form-1": form_of("form-1", *DOCS),
+            "form-2": form_of("form-2", *DOCS, ("note", 5, "text")),
+        }
         self._written = [0, 0, 0]
         create(spark, self.log, table_format)
 
-    def write(self, source: Source) -> None:
-        """Append to the log what the source has written since."""
+    def write(self, source: Source, form: str = "form-1") -> None:
+        """Append to the log what the source has written since, in this form. Columns of the form stay NULL."""
         rows = []
         for number, records in enumerate(source.log):
-            rows += [as_row(record) for record in records[self._written[number] :]]
+            rows += [as_row(record | {"schema_id": form}) for record in records[self._written[number] :]]
             self._written[number] = len(records)
         self.append(rows)
 
@@ -76,8 +151,10 @@ class Lake:
     def described(self, ids: Collection[str]) -> Mapping[str, Form]:
         return {id_: self.forms[id_] for id_ in ids if id_ in self.forms}
 
-    def rows(self) -> set[tuple[Any, ...]]:
-        rows = self.spark.table(self.table).select("id", "n", "title", "body").collect()
+    def rows(self, version: str = NO_VERSION) -> set[tuple[Any, ...]]:
+        """The rows of the table, or of a version of it."""
+        of = f"VERSION AS OF {version}" if version else ""
+        rows = self.spark.sql(f"SELECT id, n, title, body FROM {self.table} {of}").collect()
         assert len(rows) == len({row["id"] for row in rows}), "a key is there twice"
         return {tuple(row) for row in rows}
 

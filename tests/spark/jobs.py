@@ -2,7 +2,7 @@
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -18,6 +18,13 @@ from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.target import Target
 from cdcd.mirror.watching.progress import Fact
 from tests.spark.stage import Source
+
+
+class HasTables(Protocol):
+    """Target tables of one source."""
+
+    def table(self, source: Source, table: str) -> DataFrame:
+        """The target table of `public.<table>`."""
 
 
 class Job:

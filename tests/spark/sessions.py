@@ -10,7 +10,7 @@ from cdcd.mirror.session import catalog_conf, session
 from deploy.local.cache import cache_folder
 
 
-def for_tests(warehouse: Path) -> SparkSession:
+def for_tests(warehouse: Path, *, cores: int = 2) -> SparkSession:
     os.environ.setdefault("CDCD_CACHE", str(cache_folder()))
     made = session(
         (ICEBERG, DELTA),
@@ -18,8 +18,10 @@ def for_tests(warehouse: Path) -> SparkSession:
             **catalog_conf(ICEBERG, "lake", str(warehouse / "iceberg")),
             "spark.sql.warehouse.dir": str(warehouse / "spark"),
             "spark.local.dir": str(warehouse),
+            "spark.sql.shuffle.partitions": "2",
         },
         name="tests",
+        cores=cores,
     )
     made.sparkContext.setLogLevel("OFF")
     return made

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cdcd.core.errors import SinkError
 from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from deploy.demo.mirrored import compare
-from tests.spark.base_model import Lake, expected
+from tests.spark.base_model import DOCS, Lake, as_row, expected, form_of
 from tests.spark.source_model import Source
 from tests.spark.stage import Stage, target_for
 from tests.spark.workload import DEFINITIONS, MIRRORED, TABLES, TOUCH, Workload
@@ -34,6 +36,51 @@ def test_folds_follow_a_source_with_moved_keys_unsent_values_and_truncates(lake:
     before = lake.format.version(lake.spark, lake.table).pin
     lake.fold(source.lsn)
     assert lake.format.version(lake.spark, lake.table).pin == before
+
+
+def test_a_table_that_is_read_again_begins_with_its_truncate_whatever_was_before(lake: Lake) -> None:
+    # GIVEN a table, and changes in a form that it cannot take, in which a number is a text
+    source = Source(4, moves=False, truncates=False)
+    source.run(8)
+    lake.write(source)
+    lake.fold(source.lsn)
+    folded = source.lsn
+    lake.forms["other"] = form_of("other", ("id", 1, "int64"), ("n", 2, "text"), *DOCS[2:])
+    source.run(2)
+    lake.write(source, form="other")
+    before = lake.rows()
+    with pytest.raises(IncompatibleSchemaError) as stopped:
+        lake.fold(source.lsn)
+    assert "cdcd tables resume public.docs" in stopped.value.hint
+    assert lake.rows() == before
+    # AND the log has lost records that the table needs
+    with pytest.raises(SinkError) as lacks:
+        lake.fold(source.lsn, log_begins=folded + 1)
+    assert "cdcd tables resume public.docs" in lacks.value.hint
+    # WHEN its topic was made again, and it is read again
+    lsn = source.lsn + 10
+    common = {"commit_lsn": lsn, "partition": 0, "schema_id": "other", "before": None}
+    rows = [{**common, "op": "t", "after": None, "key": None, "event_no": 1, "offset": 1000}]
+    for number, (id_, row) in enumerate(sorted(source.rows.items()), 2):
+        values = (id_, None if row["n"] is None else str(row["n"]), row["title"], row["body"])
+        rows.append(
+            {**common, "op": "r", "after": values, "key": (id_,), "event_no": number, "offset": 1000 + number}
+        )
+    lake.append([as_row(row) | {"topic_id": "U"} for row in rows])
+    done = lake.fold(lsn, log_begins=folded + 1)
+    # THEN the table has the rows of now, and goes on
+    texts = {(*row[:1], None if row[1] is None else str(row[1]), *row[2:]) for row in expected(source, lsn)}
+    assert lake.rows() == texts
+    assert lake.rows(done.version) == texts
+    last = {**common, "commit_lsn": lsn + 5, "event_no": 1, "offset": 2000}
+    changes = [{**last, "op": "c", "after": (99, "x", None, None), "key": (99,)}]
+    lake.append([as_row(change) | {"topic_id": "U"} for change in changes])
+    lake.fold(lsn + 5, log_begins=folded + 1)
+    assert lake.rows() == texts | {(99, "x", None, None)}
+    # AND changes of a third topic stop it
+    lake.append([as_row({**last, **changes[0], "commit_lsn": lsn + 9}) | {"topic_id": "V"}])
+    with pytest.raises(SinkError, match="made again"):
+        lake.fold(lsn + 9)
 
 
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])

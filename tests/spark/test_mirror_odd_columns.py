@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.records.schema import RESERVED
 from cdcd.mirror.snapshot.reading import load_snapshot, open_snapshot
-from tests.spark.jobs import Job
+from tests.spark.jobs import HasTables, Job
 from tests.spark.stage import Source, Stage
 
 KEPT: Final = ", ".join(f"{name} text" for name in sorted(RESERVED - {"_partition", "_spec_id"}))
@@ -47,7 +47,7 @@ def at_source(source: Source, table: str, columns: str) -> list[tuple[Any, ...]]
         return connection.execute(f"SELECT {columns} FROM {table} ORDER BY 1").fetchall()
 
 
-def named(source: Source, job: Job) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+def named(source: Source, job: HasTables) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """The rows of the table `names`, at the source and in the mirror."""
     with source.connect() as connection:
         cursor = connection.execute("SELECT * FROM names ORDER BY _partition")
@@ -58,7 +58,9 @@ def named(source: Source, job: Job) -> tuple[list[tuple[Any, ...]], list[tuple[A
     return rows, [tuple(row) for row in found]
 
 
-def values(source: Source, job: Job, *, added: bool) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+def values(
+    source: Source, job: HasTables, *, added: bool
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """The values of the table `nulls`, and whether they are NULL as a whole, at the source and in the mirror."""
     more = "2" if added else ""
     ours, theirs, whole = ["id"], ["id"], []

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.schema import OWN, ColumnSchema, TableSchema
 from cdcd.mirror.targets.evolution import Rename, renames_in_order
 from cdcd.mirror.targets.merge import UNKNOWN
 from cdcd.mirror.targets.reduction import EVENT, LSN
+from cdcd.mirror.targets.same_columns import widens
 
 OWN_COLUMNS: Final = {LSN: "bigint", EVENT: "bigint", UNKNOWN: "array<string>"}
 """cdcd's own columns of each base table, with their types in SQL. The other columns are the source's."""
@@ -37,10 +38,16 @@ def comment(column: ColumnSchema, oid: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A column of a table as it is. `number`: (oid, attnum) by its comment; None: the comment says something else."""
+    """A column of a table as it is.
+
+    Attributes:
+        number: (oid, attnum) by its comment; None: the comment says something else.
+        type: as the table format has it. Iceberg has no smallint, and makes it an int.
+    """
 
     name: str
     number: tuple[int, int] | None
+    type: DataType
 
 
 def present(fields: StructType) -> list[Present]:
@@ -49,7 +56,8 @@ def present(fields: StructType) -> list[Present]:
     for field in fields:
         if not field.name.startswith(OWN) or field.name.startswith(f"{OWN}rename_"):
             match = _COMMENT.fullmatch(field.metadata.get("comment", ""))
-            found.append(Present(field.name, None if match is None else (int(match[2]), int(match[1]))))
+            number = None if match is None else (int(match[2]), int(match[1]))
+            found.append(Present(field.name, number, field.dataType))
     return found
 
 
@@ -65,11 +73,20 @@ def created(schema: TableSchema) -> str:
     return ", ".join([*[definition(column, schema.oid) for column in schema.columns], *own])
 
 
-def alterations(there: Sequence[Present], schema: TableSchema) -> Iterator[str]:
+def _has_room(type_: DataType, wanted: DataType) -> bool:
+    """True if the column's type holds all values of the wanted type."""
+    one, other = [each.simpleString().replace("smallint", "int") for each in (type_, wanted)]
+    return one == other or widens(wanted, type_)
+
+
+def alterations(there: Sequence[Present], schema: TableSchema, *, anew: bool = False) -> Iterator[str]:
     """What stands behind `ALTER TABLE <name>`, in its order, so that the table gets the columns of `schema`.
 
-    A column with another type is not among them (`evolution.Widen`).
+    Args:
+        anew: no row stays, so that a column with another type is dropped and added again. Otherwise, such a column is
+            left to `evolution.Widen`.
     """
+    types = {column.name: column.spark for column in schema.columns}
     wanted = {(schema.oid, column.id): column.name for column in schema.columns if column.id is not None}
     names = {column.name for column in schema.columns}
     kept: dict[str, str] = {}
@@ -79,7 +96,8 @@ def alterations(there: Sequence[Present], schema: TableSchema) -> Iterator[str]:
         else:
             # The name identifies a column that has no number, and a column of another relation.
             name = column.name if column.name in names else None
-        if name is not None and name not in kept.values():
+        fits = not anew or name is None or _has_room(column.type, types[name])
+        if name is not None and name not in kept.values() and fits:
             kept[column.name] = name
     for column in there:
         if column.name not in kept:

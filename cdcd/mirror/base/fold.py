@@ -16,10 +16,11 @@ from typing import Final
 from uuid import uuid4
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.core.errors import SinkError, SourceError, TransientError
+from cdcd.core.pasted import shell
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.encoder import (
     HEADER_NEW_KEY,
@@ -39,12 +40,12 @@ from cdcd.mirror.base.formats import (
     set_properties,
 )
 from cdcd.mirror.base.path import Path
-from cdcd.mirror.base.position import NO_FORM, Carried, Position, is_of
+from cdcd.mirror.base.position import NO_FORM, NO_VERSION, Carried, Position, is_of
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.defaults import default_of, fits
 from cdcd.mirror.records.descriptions import Form
-from cdcd.mirror.records.schema import ColumnSchema, TableSchema
+from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.evolution import (
     IncompatibleSchemaError,
     check,
@@ -89,7 +90,7 @@ class OvertakenError(TransientError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartOfForm:
     """What the log has of one form of a table in a part.
 
     Attributes:
@@ -107,6 +108,24 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What a fold reads of the log.
+
+    Attributes:
+        lower: the part has changes that committed after it.
+        cut: (LSN, event number) of the truncate with which the part begins. Rows of the table from before it end. None:
+            the part has no truncate.
+        forms: what the part has of each form.
+        topic_ids: Kafka's ids of the topic that the part was read from.
+    """
+
+    lower: int
+    cut: tuple[int, int] | None = None
+    forms: tuple[PartOfForm, ...] = ()
+    topic_ids: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Folded:
     """What a fold did.
 
@@ -115,12 +134,15 @@ class Folded:
         changes: number of changes in the part.
         keys: number of keys that they change.
         attempts: number of statements; more than one if others committed at the same time.
+        version: version of the table that equals the source at the bound of the fold. NO_VERSION: there is no table, or
+            it is folded beyond the bound.
     """
 
     lsn: int
     changes: int = 0
     keys: int = 0
     attempts: int = 1
+    version: str = NO_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +174,14 @@ def fold(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, b
         SourceError, SinkError, IncompatibleSchemaError: the table cannot be folded until a person acts.
     """
     folding = _Folding(spark, format_, place, forms, bound)
-    for attempt in range(1, ATTEMPTS + 1):
-        done = folding.attempt()
-        if done is not None:
-            return Folded(done.lsn, done.changes, done.keys, attempt)
+    try:
+        for attempt in range(1, ATTEMPTS + 1):
+            done = folding.attempt()
+            if done is not None:
+                return replace(done, attempts=attempt)
+    except IncompatibleSchemaError as error:
+        # The hint of the error is about tables without a log.
+        raise IncompatibleSchemaError(place.table, error.what, read_again(place.table)) from error
     raise OvertakenError(
         f"{place.table}: other writers committed to {place.name} during each of {ATTEMPTS} attempts.",
         hint="Stop the other writers. The next fold tries again.",
@@ -184,16 +210,19 @@ class _Folding:
             there = self._format.version(spark, place.name)
         whole = there is not None and there.position is None
         position = Position(clean=not whole) if there is None or there.position is None else there.position
+        pin = NO_VERSION if there is None else there.pin
         if position.clean and position.lsn >= self._bound:
-            return Folded(position.lsn)
-        self._check_bounds(position, whole=whole)
-        parts, topic_ids = self._parts(position.lsn)
+            return Folded(position.lsn, version=pin if position.lsn == self._bound else NO_VERSION)
+        part = self._part(position, whole=whole)
+        parts, topic_ids = part.forms, set(part.topic_ids)
         if not parts and position.clean:
-            return Folded(self._bound)
-        self._check_topic(topic_ids if topic_id is None else topic_ids | {topic_id})
+            return Folded(self._bound, version=pin)
+        if topic_id is not None and part.cut is None:
+            topic_ids.add(topic_id)
+        self._check_topic(topic_ids)
         found = self._described(parts)
         has = self._has(position)
-        last = max(parts, key=lambda part: part.last, default=None)
+        last = max(parts, key=lambda each: each.last, default=None)
         newest = None
         if last is not None:
             newest = found[last.schema_id]
@@ -202,30 +231,38 @@ class _Folding:
         if newest is None:
             # The log has nothing that could be folded.
             return Folded(self._bound)
-        mine = [part for part in parts if not is_other(found[part.schema_id].schema, newest.schema)]
+        mine = [each for each in parts if not is_other(found[each.schema_id].schema, newest.schema)]
         self._check_relation(parts, mine, has, newest)
-        mine.sort(key=lambda part: part.last)
-        path = Path(has, _without_lost_defaults(mine, found) or [newest])
+        mine.sort(key=lambda each: each.last)
+        # No row from before the truncate stays, so that its form does not matter. Nor does that of the truncate.
+        forms = [found[each.schema_id] for each in mine if (each.first, each.last) != (part.cut, part.cut)]
+        path = Path(None if part.cut else has, forms or [newest])
+        topic = {TOPIC_ID: min(topic_ids)} if topic_ids else {}
         if there is None:
             check(path.schema)
-            given = form_property(digest(path.schema), path.schema.to_json()) | {TOPIC_ID: min(topic_ids)}
+            given = form_property(digest(path.schema), path.schema.to_json()) | topic
             self._format.create(spark, place.name, created(path.schema), given)
             check_made(spark, place.name, place.table)
             there = self._format.version(spark, place.name)
             if there.position != Position():
                 # Another process made the table, and has folded meanwhile.
                 return None
-        elif not self._follow(there, position, path):
+        elif not self._follow(there, position, path, topic):
             return None
-        return self._statement(there.pin, position, path, whole=whole)
+        return self._statement(there.pin, position, path, part, whole=whole)
 
-    def _check_bounds(self, position: Position, *, whole: bool) -> None:
+    def _part(self, position: Position, *, whole: bool) -> "Part":
+        """What the fold has to read. SinkError: the log does not have all of it."""
         place = self._place
         if position.reached > self._bound:
             raise OvertakenError(
                 f"{place.table}: another writer folded {place.name} beyond the LSN that is known here to be complete.",
                 hint="The next fold has a later bound.",
             )
+        found = self._parts(max(position.lsn, place.log_begins))
+        if found.cut is not None:
+            # Nothing from before the last truncate is in the table afterwards.
+            return replace(self._parts(found.cut[0] - 1, found.cut), cut=found.cut)
         if position.lsn < place.log_begins:
             lacks = (
                 "its position is not known, and"
@@ -233,36 +270,39 @@ class _Folding:
                 else f"it is folded up to LSN {Lsn(position.lsn)}, and"
             )
             raise SinkError(
-                f"{place.table}: {lacks} the log {place.log} has removed the table's changes up to LSN "
+                f"{place.table}: {lacks} the log {place.log} lacks the table's changes up to LSN "
                 f"{Lsn(place.log_begins)}.",
-                hint="The table must be read again, which change_log: fold does not do yet. Leave the table out "
-                "(tables.exclude), and mirror it with change_log: none.",
+                hint=read_again(place.table),
             )
+        return found
 
-    def _rows(self, lower: int) -> DataFrame:
-        """The part of the log: changes and truncates of the topic after `lower`, up to the bound."""
+    def _rows(self, part: "Part") -> DataFrame:
+        """The rows of the log that are in the part: changes and truncates of the topic up to the bound."""
         log = self._spark.table(self._place.log)
-        return log.filter(
+        rows = log.filter(
             (sf.col("topic") == self._place.topic)
             & sf.col("kind").isin("change", "truncate")
-            & (sf.col("lsn") > lower)
+            & (sf.col("lsn") > part.lower)
             & (sf.col("lsn") <= self._bound)
         )
+        if part.cut is not None:
+            lsn, event = part.cut
+            rows = rows.filter((sf.col("lsn") > lsn) | (_event() >= event))
+        return rows
 
     def _check_topic(self, topic_ids: Collection[str]) -> None:
         if len(topic_ids) > 1:
             raise SinkError(
                 f"{self._place.table}: the topic {self._place.topic} was deleted and made again, so changes may be "
                 "missing between its former records and those of now.",
-                hint="The table must be read again, which change_log: fold does not do yet. Leave the table out "
-                "(tables.exclude), and mirror it with change_log: none.",
+                hint=read_again(self._place.table),
             )
 
-    def _parts(self, lower: int) -> tuple[list[Part], set[str]]:
-        """What the log has in the part, by form, and the ids of the topic that it was read from."""
-        at = sf.struct("lsn", sf.coalesce("ord", sf.lit(0)))
+    def _parts(self, lower: int, cut: tuple[int, int] | None = None) -> "Part":
+        """The part after `lower`, or from the truncate `cut` on. `Part.cut` is that of its last truncate."""
+        at = sf.struct("lsn", _event().alias("ord"))
         rows = (
-            self._rows(lower)
+            self._rows(Part(lower, cut))
             .groupBy(sf.coalesce("schema_id", sf.lit("")).alias("id"))
             .agg(
                 sf.count(sf.lit(1)).alias("count"),
@@ -274,20 +314,23 @@ class _Folding:
             )
             .collect()
         )
-        parts = [
-            Part(
-                row["id"],
-                row["count"],
-                tuple(row["first"]),
-                tuple(row["last"]),
-                None if row["truncate"] is None else tuple(row["truncate"]),
-                None if row["cut"] is None else tuple(row["cut"]),
-            )
-            for row in rows
-        ]
-        return parts, {topic_id for row in rows for topic_id in row["topic_ids"]}
+        forms = tuple(
+            [
+                PartOfForm(
+                    row["id"],
+                    row["count"],
+                    tuple(row["first"]),
+                    tuple(row["last"]),
+                    None if row["truncate"] is None else tuple(row["truncate"]),
+                    None if row["cut"] is None else tuple(row["cut"]),
+                )
+                for row in rows
+            ]
+        )
+        topic_ids = frozenset([topic_id for row in rows for topic_id in row["topic_ids"]])
+        return Part(lower, last_truncate(forms), forms, topic_ids)
 
-    def _described(self, parts: Sequence[Part]) -> Mapping[str, Form]:
+    def _described(self, parts: Sequence[PartOfForm]) -> Mapping[str, Form]:
         ids = [part.schema_id for part in parts]
         found = self._forms([id_ for id_ in ids if id_])
         unknown = sorted(set(ids) - found.keys())
@@ -313,7 +356,7 @@ class _Folding:
         return TableSchema.from_json(text)
 
     def _check_relation(
-        self, parts: Sequence[Part], mine: Sequence[Part], has: TableSchema | None, newest: Form
+        self, parts: Sequence[PartOfForm], mine: Sequence[PartOfForm], has: TableSchema | None, newest: Form
     ) -> None:
         """That a truncate record begins the rows of a relation which took over the name. Else the table stops."""
         schema, former = newest.schema, self._place.former_name
@@ -326,12 +369,15 @@ class _Folding:
             schema.table,
             f"another table has this name now (oid {schema.oid}), or it was called {former} before, and no truncate "
             "record begins its rows in this topic.",
-            "Such records need snapshot.mode other than never, and topics.truncate: true. Leave the table out "
-            "(tables.exclude), and mirror it with change_log: none, which can read it again.",
+            "",
         )
 
-    def _follow(self, there: Version, position: Position, path: Path) -> bool:
-        """Give the table the columns of the last form. False: this took a commit, so the table must be read again."""
+    def _follow(self, there: Version, position: Position, path: Path, topic: dict[str, str]) -> bool:
+        """Give the table the columns of the last form. False: this took a commit, so the table must be read again.
+
+        Args:
+            topic: the property that names the topic.
+        """
         spark, name, schema = self._spark, self._place.name, path.schema
         form = digest(schema)
         if path.has is not None and form == position.form:
@@ -341,12 +387,13 @@ class _Folding:
         for column in steps.defaults.values():
             if not fits(spark, column):
                 raise unfilled(schema.table, column)
-        for change in alterations(present(spark.table(name).schema), schema):
+        # Rows keep their values in columns that get a wider type. If no row stays, a column may have any other type.
+        for change in alterations(present(spark.table(name).schema), schema, anew=path.has is None):
             self._format.alter(spark, name, change)
         for column_name, type_ in steps.types.items():
             change = f"ALTER COLUMN {quoted(column_name)} TYPE {type_.simpleString()}"
             self._format.alter(spark, name, change)
-        described = form_property(form, schema.to_json())
+        described = form_property(form, schema.to_json()) | topic
         if not described.items() <= properties(spark, name).items():
             set_properties(spark, name, described)
         if self._format.version(spark, name).pin != there.pin:
@@ -382,9 +429,11 @@ class _Folding:
     def _guarded(self, view: str, pin: str) -> str:
         return f"(SELECT * FROM {view} WHERE {self._format.guard(self._place.name, pin)})"
 
-    def _statement(self, pin: str, position: Position, path: Path, *, whole: bool) -> Folded | None:
+    def _statement(
+        self, pin: str, position: Position, path: Path, part: Part, *, whole: bool
+    ) -> Folded | None:
         spark, schema = self._spark, path.schema
-        changes = self._changes(position.lsn, path)
+        changes = self._changes(part, path)
         rows, found = self._reduced(changes, schema)
         kept: DataFrame | None = None
         source = rows.filter(sf.col(OP) != "t")
@@ -395,7 +444,7 @@ class _Folding:
                 source = resolved(source, kept, schema, sorted(found.partial), now).persist()
             if found.truncated is not None:
                 source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), found.truncated))
-            ends = (self._bound + 1, 0) if whole else found.truncated
+            ends = (self._bound + 1, 0) if whole else part.cut
             carried = Carried(uuid4().hex, self._bound, position.lsn, pin, digest(schema), self._bound)
             with as_view(source) as view:
                 statement = merge(
@@ -417,17 +466,20 @@ class _Folding:
         if after.pin == pin:
             # The statement changed no row, and Delta makes no commit of it. The next fold would read the part again.
             self._format.keep(spark, self._place.name, pin, Position(self._bound, self._bound, carried.form))
-            return Folded(self._bound, found.changes, found.keys)
-        if not is_of(carried.fold, after.nodes):
+            return Folded(self._bound, found.changes, found.keys, version=pin)
+        if not is_of(carried.fold, after.nodes) and after.position == position:
             raise SinkError(
                 f"{self._place.table}: the commit of the fold does not carry its position.",
                 hint="change_log: fold needs Iceberg 1.12 or later, or Delta Lake. Former versions of Iceberg lose the "
                 "position in silence.",
             )
-        is_done = after.position is not None and after.position.clean and after.position.lsn >= self._bound
-        return Folded(self._bound, found.changes, found.keys) if is_done else None
+        reached = after.position
+        if reached is None or not reached.clean or reached.lsn < self._bound:
+            return None
+        version = after.pin if reached.lsn == self._bound else NO_VERSION
+        return Folded(self._bound, found.changes, found.keys, version=version)
 
-    def _changes(self, lower: int, path: Path) -> DataFrame:
+    def _changes(self, part: Part, path: Path) -> DataFrame:
         """The changes of the part, as changes of the last form."""
         headers = [
             sf.when(
@@ -436,7 +488,7 @@ class _Folding:
             )
             for name, column in _HEADERS.items()
         ]
-        records = self._rows(lower).select(
+        records = self._rows(part).select(
             "key",
             "value",
             sf.filter(sf.array(*headers), lambda each: each.isNotNull()).alias("headers"),
@@ -449,9 +501,9 @@ class _Folding:
         found = []
         for number, form in enumerate(path.forms):
             mine = records.filter(sf.col("form") == form.schema.schema_id)
-            part = parse(mine, form.schema, form.rules)
-            part = part.withColumn(UNFIT, sf.col(PROBLEM).isNotNull()).drop(PROBLEM)
-            found.append(path.upgraded(part, number))
+            parsed = parse(mine, form.schema, form.rules)
+            parsed = parsed.withColumn(UNFIT, sf.col(PROBLEM).isNotNull()).drop(PROBLEM)
+            found.append(path.upgraded(parsed, number))
         return prepared(reduce(DataFrame.unionByName, found))
 
     def _reduced(self, changes: DataFrame, schema: TableSchema) -> tuple[DataFrame, Summary]:
@@ -494,41 +546,22 @@ class _Folding:
         return True
 
 
-def _without_lost_defaults(parts: Sequence[Part], found: Mapping[str, Form]) -> list[Form]:
-    """The forms of the parts. A lost default is not lost for rows that a truncate ended.
+def _event() -> Column:
+    return sf.coalesce(sf.col("ord"), sf.lit(0))
 
-    TRUNCATE writes a table again, so that PostgreSQL forgets which value older rows have in a new column. It leaves no
-    such row. This holds if the truncate comes after every change that lacks the column.
-    """
-    cut = max([part.cut for part in parts if part.cut is not None], default=None)
-    forms = [found[part.schema_id] for part in parts]
-    if cut is None:
-        return forms
-    known = [
-        ({column.id for column in form.schema.columns}, part.last)
-        for form, part in zip(forms, parts, strict=True)
-    ]
 
-    def is_ended(column: ColumnSchema) -> bool:
-        return column.id is not None and all(last < cut for ids, last in known if column.id not in ids)
+def last_truncate(forms: Sequence[PartOfForm]) -> tuple[int, int] | None:
+    """(LSN, event number) of the last truncate of a part. None: there is none."""
+    return max([form.cut for form in forms if form.cut is not None], default=None)
 
-    return [
-        Form(
-            replace(
-                form.schema,
-                columns=tuple(
-                    [
-                        replace(column, default_lost=False)
-                        if column.default_lost and is_ended(column)
-                        else column
-                        for column in form.schema.columns
-                    ]
-                ),
-            ),
-            form.rules,
-        )
-        for form in forms
-    ]
+
+def read_again(table: str) -> str:
+    """Return the hint for a table that cannot be folded on. Its topic then gets a truncate record and all rows."""
+    named = shell(table)
+    return (
+        f"Let the daemon read the table again: cdcd tables stop {named} --config FILE, and then cdcd tables resume "
+        f"{named} --config FILE. The table begins with the truncate record that resume writes (topics.truncate: true)."
+    )
 
 
 def exists(spark: SparkSession, name: str) -> bool:

@@ -7,7 +7,7 @@ cannot be folded stops by name, and the others go on. The next round tries it ag
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -15,19 +15,23 @@ from pyspark.sql import functions as sf
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, SinkError, SourceError, TransientError
+from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base.fold import Place, exists, fold
 from cdcd.mirror.base.formats import BaseFormat
+from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.log.job import LogJob, LogPlace
 from cdcd.mirror.records.descriptions import Descriptions
-from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.stream.consistency import newest_checkpoints
+from cdcd.mirror.stream.consistency import newest_checkpoints, set_aside_error
 from cdcd.mirror.stream.frontier import complete
+from cdcd.mirror.stream.points import Point, Points
 from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.targets.target import Kind, Target
 from cdcd.mirror.watching.progress import (
     BatchDone,
     Observer,
     Progress,
     Retrying,
+    SetChanged,
     TableFailed,
     TableResumed,
     TableStopped,
@@ -43,7 +47,7 @@ class BaseJob:
     Args:
         place: of the log.
         format_: of the base tables.
-        name_of: gives the name of a table's base table in SQL.
+        target: names the base tables, and has the table of consistent points.
         client: properties of librdkafka, for the client that looks at topics.
         observe: gets facts.
 
@@ -57,7 +61,7 @@ class BaseJob:
         settings: MirrorSettings,
         place: LogPlace,
         format_: BaseFormat,
-        name_of: Callable[[TableSchema], str],
+        target: Target,
         client: Mapping[str, Any],
         observe: Observer,
     ) -> None:
@@ -65,7 +69,11 @@ class BaseJob:
         self._settings = settings
         self._place = place
         self._format = format_
-        self._name_of = name_of
+        self._target = target
+        self._points = Points(spark, target, None)
+        self._versions: dict[str, tuple[str, int]] = {}
+        """By `schema.table`, name and version of each table that this round has brought to its bound."""
+        self._without: tuple[str, ...] = ()
         self._observe = observe
         self._topics = TopicStarts(client)
         self._log = LogJob(spark, settings, place, client, observe)
@@ -103,19 +111,52 @@ class BaseJob:
         if stop.is_set():
             return
         self._forms.refresh()
-        tables = [done for topic in self._due(bound) if (done := self._fold(topic, bound)) is not None]
+        due = self._due(bound)
+        due += [
+            topic
+            for topic in self._described()
+            if topic not in due and self._left_out(self._forms.oid(topic), bound) is not None
+        ]
+        point = self._points.begin(bound)
+        self._versions.clear()
+        tables = [done for topic in due if (done := self._fold(topic, bound)) is not None]
+        if self._settings.consistent:
+            self._list(point, due)
         if tables:
             self._round += 1
             self._observe(BatchDone(self._round, tuple(tables), time.monotonic() - began, bound))
 
+    def _list(self, point: Point, topics: Collection[str]) -> None:
+        """List the point, with the versions that the tables of the topics have at it.
+
+        Each version was found to equal the source at the point: its commit followed the version that its fold had read.
+        """
+        without = sorted({self._forms.table(topic) or topic for topic in topics} - self._versions.keys())
+        if tuple(without) != self._without:
+            self._without = tuple(without)
+            self._observe(SetChanged(point.commit_lsn, self._without))
+        if self._versions:
+            self._points.list_(point, self._round, without, dict(self._versions.values()))
+
     def _bound(self) -> int:
         """The complete LSN of now."""
         settings = self._settings
-        topics = [*self._described(), settings.schemas]
         last, former = newest_checkpoints(self._spark, settings.kafka, self._topics, settings.checkpoint)
+        # Described after the checkpoint: a table whose first change the checkpoint covers is among them.
+        topics = [*self._described(), settings.schemas]
         written, ends = self._topics.both_ends(topics)
         found = [complete(last.end_lsn, former.end_lsn, ends[topic], written[topic]) for topic in ends]
         return min(found, default=0)
+
+    def _left_out(self, oid: int | None, bound: int) -> Aside | None:
+        """Return why the topic of a relation lacks changes up to the bound. None: it has all of them.
+
+        A table that has come back by now may have its rows only after the bound.
+        """
+        for found in (self._forms.aside.get(oid or 0), self._forms.returned.get(oid or 0)):
+            if found is not None and found.since <= bound and (found.until is None or bound < found.until):
+                return found
+        return None
 
     def _described(self) -> list[str]:
         """The topics of the tables that are mirrored."""
@@ -141,7 +182,10 @@ class BaseJob:
         )
 
     def _fold(self, topic: str, bound: int) -> Progress | None:
-        """Fold one table. None: it stopped, or nothing was to be done."""
+        """Fold one table. None: it stopped, or nothing was to be done.
+
+        A table that is set aside is folded up to the last commit before its changes were left out, and stops.
+        """
         table = self._forms.table(topic) or topic
         began = time.monotonic()
         try:
@@ -153,12 +197,18 @@ class BaseJob:
                     f"{table}: it has no key, and change_log: fold makes no changelogs of tables without a key.",
                     hint="Leave the table out (tables.exclude). The log has its changes.",
                 )
-            name = self._name_of(newest.schema)
+            name = self._target.name_of(newest.schema, Kind.MIRROR)
             former = None if exists(self._spark, name) else self._forms.former_name(newest.schema)
             place = Place(table, topic, name, self._place.name, former_name=former)
+            left_out = self._left_out(newest.schema.oid, bound)
+            upper = bound if left_out is None else left_out.since - 1
             done = fold(
-                self._spark, self._format, place, lambda ids: self._forms.find(topic, list(ids)), bound
+                self._spark, self._format, place, lambda ids: self._forms.find(topic, list(ids)), upper
             )
+            if left_out is not None:
+                raise set_aside_error(left_out)
+            if done.version != NO_VERSION:
+                self._versions[table] = self._target.bare_name(name), int(done.version)
         except CdcdError as error:
             self._stop(table, error)
             return None

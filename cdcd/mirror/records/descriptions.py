@@ -85,6 +85,8 @@ class Descriptions:
         self.problems: dict[str, str] = {}
         self.aside: dict[int, Aside] = {}
         """Tables that the daemon has set aside, by oid."""
+        self.returned: dict[int, Aside] = {}
+        """The last time that tables were set aside, by oid of those that have come back since."""
         self._spark = spark
         self._source = source
         self._admin = admin
@@ -173,6 +175,7 @@ class Descriptions:
             self.aside[found.oid] = found
         else:
             self.aside.pop(found.oid, None)
+            self.returned[found.oid] = found
         return True
 
     def _learn(self, form: TableForm, column: ColumnForm) -> None:

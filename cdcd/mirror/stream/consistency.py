@@ -17,8 +17,9 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.core.errors import PositionError, ProtocolError, SinkError
+from cdcd.core.errors import FatalError, PositionError, ProtocolError, SinkError
 from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.records.gaps import Aside
 from cdcd.mirror.kafka import KafkaSource, LooksUpEnds, Offsets
 
 TAIL: Final = 64
@@ -93,6 +94,16 @@ def covered(value: bytes, where: str) -> Covered:
             f"The checkpoint in {where} cannot be read: {error!r}.",
             hint="Set topics.checkpoint to what the daemon's configuration has.",
         ) from None
+
+
+def set_aside_error(found: Aside) -> FatalError:
+    """Return the error that stops a table which the daemon has set aside."""
+    return FatalError(
+        f"The daemon has set the table aside ({found.fault}), so that changes of it since {Lsn(found.since)} are in no"
+        " topic.",
+        hint="See `cdcd tables` for the reason, and for the command that lets the table come back. The mirror then"
+        " goes on by itself, with all rows.",
+    )
 
 
 def newest_checkpoints(

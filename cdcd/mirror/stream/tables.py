@@ -13,11 +13,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
-from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.platform.kafka_admin import Admin, RecordsGoneError
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.snapshot.reading import SnapshotSource
+from cdcd.mirror.stream.consistency import set_aside_error
 from cdcd.mirror.stream.failures import classified, unexpected
 from cdcd.mirror.stream.few_records import FewRecords, SmallSlice
 from cdcd.mirror.stream.forms import UnknownFormError
@@ -153,12 +153,7 @@ class Tables:
                 self._observe(TableResumed(self._topics.name(topic)))
         for topic, found in now.items():
             table = self._topics.name(topic)
-            error = FatalError(
-                f"The daemon has set the table aside ({found.fault}), so that changes of it since"
-                f" {Lsn(found.since)} are in no topic.",
-                hint="See `cdcd tables` for the reason, and for the command that lets the table come back. The mirror"
-                " then goes on by itself, with all rows.",
-            )
+            error = set_aside_error(found)
             if topic not in self.aside:
                 self._observe(TableStopped(table, error.message, error.hint))
             self.aside[topic] = error

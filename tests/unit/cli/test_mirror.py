@@ -238,8 +238,8 @@ def test_a_log_alone_has_no_tables_to_work_on(
 @pytest.mark.parametrize(
     ("section", "option", "named"),
     [
-        ("", "--consistent", "--consistent"),
-        ("batches: {consistent: true}", "--once", "batches.consistent"),
+        ("", "--replay-quarantine", "--replay-quarantine"),
+        ("batches: {consistent: true, tag_interval_s: 60}", "--once", "batches.tag_interval_s"),
         ("tables: {history: [public.t]}", "--once", "tables.history"),
         ("tables: {buckets: 4}", "--once", "tables.buckets"),
         ("tables: {deletes: mark}", "--once", "tables.deletes"),

@@ -1,10 +1,11 @@
 """Columns of a base table, from whatever they are to the form of the next fold."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, IntegerType, LongType, ShortType, StringType, StructField, StructType
 
 import cdcd.mirror.base
 from cdcd.mirror.base.columns import OWN_COLUMNS, Present, alterations, comment, created, digest, present
@@ -24,7 +25,9 @@ def table(*columns: tuple[str, int | None], oid: int | None = OID) -> TableSchem
 
 
 def has(*columns: tuple[str, int | None], oid: int = OID) -> list[Present]:
-    return [Present(name, None if number is None else (oid, number)) for name, number in columns]
+    return [
+        Present(name, None if number is None else (oid, number), StringType()) for name, number in columns
+    ]
 
 
 def apply(there: list[Present], changes: list[str]) -> list[Present]:
@@ -44,7 +47,7 @@ def apply(there: list[Present], changes: list[str]) -> list[Present]:
             found[names[0]] = number
         else:
             found[names[0]] = number
-    return [Present(name, at) for name, at in found.items()]
+    return [Present(name, at, StringType()) for name, at in found.items()]
 
 
 def test_columns_that_have_the_form_need_no_change():
@@ -80,6 +83,31 @@ def test_columns_of_another_relation_keep_their_place_by_name_and_get_its_number
     assert changes[2] == f"ALTER COLUMN `id` COMMENT 'cdcd: column 2 of relation {OID}'"
 
 
+def test_columns_of_other_types_are_made_again_if_no_row_stays():
+    there = [
+        replace(each, type=LongType()) if each.name == "a" else each for each in has(("id", 1), ("a", 2))
+    ]
+    assert list(alterations(there, table(("id", 1), ("a", 2)))) == []
+    changes = list(alterations(there, table(("id", 1), ("a", 2)), anew=True))
+    assert changes == [
+        "DROP COLUMN `a`",
+        f"ADD COLUMN `a` string COMMENT 'cdcd: column 2 of relation {OID}'",
+    ]
+
+
+def test_a_column_whose_type_the_format_widened_is_kept():
+    columns = (
+        replace(column("id", 1), spark=ShortType()),
+        replace(column("a", 2), spark=ArrayType(ShortType(), False)),
+    )
+    form = TableSchema("shop.public.t", "public", "t", "f", ("id",), columns, OID)
+    there = [
+        Present("id", (OID, 1), IntegerType()),
+        Present("a", (OID, 2), ArrayType(IntegerType())),
+    ]
+    assert list(alterations(there, form, anew=True)) == []
+
+
 def test_a_comment_of_the_owner_leaves_the_column_to_its_name():
     (change,) = alterations(has(("id", 1), ("a", None)), table(("id", 1), ("a", 2)))
     assert change == f"ALTER COLUMN `a` COMMENT 'cdcd: column 2 of relation {OID}'"
@@ -97,7 +125,8 @@ def test_the_tables_own_columns_are_no_columns_of_the_source():
             *[StructField(name, ArrayType(StringType())) for name in OWN_COLUMNS],
         ]
     )
-    assert present(fields) == has(("id", 1), ("note", None), ("_cdcd_rename_a", 3))
+    (id_, *others) = has(("id", 1), ("note", None), ("_cdcd_rename_a", 3))
+    assert present(fields) == [replace(id_, type=LongType()), *others]
     assert created(table(("id", 1), oid=None)).startswith("`id` string, `_cdcd_commit_lsn` bigint")
 
 

@@ -1,11 +1,14 @@
 """One round of folds: a table that cannot be folded stops by name, and the others go on."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cdcd.core.errors import CdcdError, SinkError
+from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base import job
 from cdcd.mirror.base.fold import Folded, OvertakenError, Place
 from cdcd.mirror.base.formats import IcebergBase
@@ -13,8 +16,10 @@ from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import job as log_job
 from cdcd.mirror.log.job import LogPlace
+from cdcd.mirror.stream.consistency import Covered
+from cdcd.mirror.stream.points import Point
 from cdcd.mirror.stream.settings import MirrorSettings
-from cdcd.mirror.watching.progress import TableFailed, TableResumed, TableStopped
+from cdcd.mirror.watching.progress import SetChanged, TableFailed, TableResumed, TableStopped
 
 
 class Forms:
@@ -22,17 +27,29 @@ class Forms:
 
     def __init__(self, keyless: str) -> None:
         self._keyless = keyless
+        self.aside: dict[int, Aside] = {}
+        self.returned: dict[int, Aside] = {}
 
     def table(self, topic: str) -> str:
         return f"public.{topic}"
 
     def newest(self, topic: str) -> Any:
         return SimpleNamespace(
-            schema=SimpleNamespace(key=() if topic == self._keyless else ("id",), name=topic)
+            schema=SimpleNamespace(key=() if topic == self._keyless else ("id",), name=topic, oid=len(topic))
         )
 
     def former_name(self, schema: Any) -> None:
         return None
+
+
+class Target:
+    """Names of tables are those of their topics."""
+
+    def name_of(self, schema: Any, kind: Any) -> str:
+        return f"lake.{schema.name}"
+
+    def bare_name(self, name: str) -> str:
+        return name.removeprefix("lake.")
 
 
 @pytest.fixture
@@ -44,6 +61,7 @@ def facts() -> list[Any]:
 def base(facts: list[Any], monkeypatch: pytest.MonkeyPatch) -> BaseJob:
     settings = MirrorSettings("m", KafkaSource("b:1"), "m", "m.schemas", "m.checkpoint", "")
     spark: Any = None
+    target: Any = Target()
     for module in (job, log_job):
         monkeypatch.setattr(module, "TopicStarts", lambda _: None)
     made = BaseJob(
@@ -51,7 +69,7 @@ def base(facts: list[Any], monkeypatch: pytest.MonkeyPatch) -> BaseJob:
         settings,
         LogPlace("lake.log", "iceberg", "/checkpoint"),
         IcebergBase(),
-        lambda schema: f"lake.{schema.name}",
+        target,
         {},
         facts.append,
     )
@@ -109,3 +127,77 @@ def test_a_topic_that_stopped_in_the_log_stops_its_table(base: BaseJob, facts: l
     base._log.stopped["t"] = SinkError("t: the topic was deleted", hint="Run a statement.")
     assert base._fold("t", 7) is None
     assert "deleted" in base.stopped["public.t"].message
+
+
+def test_a_table_that_is_set_aside_is_folded_up_to_there_and_stopped_by_name_until_it_comes_back(
+    base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    bounds = []
+
+    def fold(*given: Any) -> Folded:
+        bounds.append(given[-1])
+        return Folded(given[-1], changes=2, keys=1)
+
+    monkeypatch.setattr(job, "fold", fold)
+    # "tt" has the oid 2.
+    forms: Any = base._forms
+    aside = Aside(2, "public.tt", 5, "size")
+    forms.aside[2] = aside
+    assert base._fold("tt", 4) is not None
+    for bound in (5, 8):
+        assert base._fold("tt", bound) is None
+    assert base._fold("t", 8) is not None
+    assert bounds == [4, 4, 4, 8]
+    (told,) = facts
+    assert (told.table, type(told)) == ("public.tt", TableStopped)
+    assert "set the table aside (size)" in told.message
+    assert list(base.stopped) == ["public.tt"]
+    # It has come back by now, but not up to each bound.
+    forms.aside.clear()
+    forms.returned[2] = replace(aside, until=9)
+    assert base._fold("tt", 8) is None
+    assert base._fold("tt", 9) is not None
+    assert base.stopped == {}
+    assert isinstance(facts[-1], TableResumed)
+
+
+def test_the_bound_is_what_all_topics_have(base: BaseJob, monkeypatch: pytest.MonkeyPatch):
+    seen: list[str] = []
+
+    def checkpoints(*_: Any) -> tuple[Covered, Covered]:
+        seen.append("checkpoint")
+        return Covered(20, 20), Covered(10, 10)
+
+    def described() -> list[str]:
+        seen.append("described")
+        return ["t"]
+
+    monkeypatch.setattr(job, "newest_checkpoints", checkpoints)
+    monkeypatch.setattr(base, "_described", described)
+    ends = {"t": {0: 5}, "m.schemas": {0: 1}}
+    # A transaction is open, so that only the former record is known to be complete.
+    for written, bound in (({**ends, "t": {0: 6}}, 10), (ends, 20)):
+        both = (written, ends)
+        monkeypatch.setattr(base, "_topics", SimpleNamespace(both_ends=lambda _, both=both: both))
+        assert base._bound() == bound
+    # A table whose first change the checkpoint covers is described when the descriptions are read after it.
+    assert seen == ["checkpoint", "described"] * 2
+
+
+def test_a_point_lists_the_versions_at_its_bound_and_names_tables_that_have_none(
+    base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    done = {"t": Folded(7, version="3"), "u": Folded(9), "v": Folded(7, version="12")}
+    monkeypatch.setattr(job, "fold", lambda *given: done[given[2].topic])
+    for topic in (*done, "events"):
+        base._fold(topic, 7)
+    facts.clear()
+    listed: list[Any] = []
+    points: Any = SimpleNamespace(list_=lambda *given: listed.append(given))
+    monkeypatch.setattr(base, "_points", points)
+    point = Point(7, datetime.now(UTC), None)
+    for _ in range(2):
+        base._list(point, [*done, "events"])
+    # Another driver has folded `u` beyond the bound, and `events` has no key.
+    assert listed == [(point, 0, ["public.events", "public.u"], {"t": 3, "v": 12})] * 2
+    assert facts == [SetChanged(7, ("public.events", "public.u"))]

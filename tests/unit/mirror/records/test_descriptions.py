@@ -244,6 +244,7 @@ def test_the_newest_readable_record_says_whether_a_table_is_set_aside():
         assert value is not None
         known._take(value, f"shop.schemas[0]@{number}")
         assert known.aside == found
+        assert (7 in known.returned) == (number > 0)
 
     # A record that is malformed is reported, and changes nothing.
     known._take(b'{"aside":{"oid":7,"until":"0/1"}}', "shop.schemas[0]@9")

@@ -1,0 +1,80 @@
+"""Folds of a pipeline's log in the test's own process."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from cdcd.core.errors import CdcdError
+from cdcd.mirror.api import consistent_points
+from cdcd.mirror.base.formats import DeltaBase, IcebergBase
+from cdcd.mirror.base.job import BaseJob
+from cdcd.mirror.jars import ICEBERG
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.log.job import LogPlace
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.targets.delta import DeltaTarget
+from cdcd.mirror.targets.iceberg import IcebergTarget
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.target import Kind
+from cdcd.mirror.watching.progress import Fact
+from deploy.demo.mirrored import compare
+from tests.spark.stage import Source
+
+
+class Folds:
+    """Base tables of one source in one format. Each run is a new job, as after a restart."""
+
+    def __init__(self, spark: SparkSession, source: Source, folder: Path, table_format: str) -> None:
+        self.facts: list[Fact] = []
+        self._first, self._source, self._format = spark, source, table_format
+        self.folder = folder / table_format
+        self.target: Lakehouse = (
+            IcebergTarget("lake", source.name) if table_format == ICEBERG else DeltaTarget(str(self.folder))
+        )
+        self.place = LogPlace(self.target.own_name("log"), table_format, str(self.folder / "checkpoint"))
+
+    @property
+    def spark(self) -> SparkSession:
+        """A new session each time, because catalogs remember tables as a session first saw them."""
+        return self._first.newSession()
+
+    def once(self, **settings: Any) -> dict[str, CdcdError]:
+        """Append and fold what is in the topics. Return the tables that stopped."""
+        name, servers = self._source.name, self._source.servers
+        given = MirrorSettings(
+            name,
+            KafkaSource(servers),
+            name,
+            f"{name}.schemas",
+            f"{name}.checkpoint",
+            "",
+            not_tables=frozenset({f"{name}.message", f"{name}.dead_letter"}),
+            **settings,
+        )
+        form = IcebergBase() if self._format == ICEBERG else DeltaBase()
+        client = {"bootstrap.servers": servers}
+        job = BaseJob(self.spark, given, self.place, form, self.target, client, self.facts.append)
+        job.run(once=True, stop=threading.Event())
+        return job.stopped
+
+    def name(self, table: str) -> str:
+        """The name of a table in SQL."""
+        return self.target.name_of(TableSchema("", "public", table, "", ("id",), ()), Kind.MIRROR)
+
+    def table(self, source: Source, table: str) -> DataFrame:
+        assert source is self._source
+        return self.spark.table(self.name(table))
+
+    def different(self, *tables: str) -> list[str]:
+        """The verdicts on those of the tables that differ from the source."""
+        named = [f"public.{table}" for table in tables]
+        verdicts = compare(self._source.dsn, self.spark, self.target, named)
+        return [str(verdict) for verdict in verdicts if not verdict.equal]
+
+    def points(self) -> list[Row]:
+        """The consistent points, newest first."""
+        found: list[Row] = consistent_points(self.spark, self.target).collect()
+        return found
