@@ -66,21 +66,19 @@ class JsonEventRows(JsonAround):
             )
             self._openings[table.relation.oid] = opening(data_schema(envelope))
 
-    def _record(
+    def _event(
         self,
         table: TableFragments,
         op: int,
-        key: bytes | None,
         rows: Sequence[Part],
         serial: int,
         headers: Headers | None,
-    ) -> Record:
-        """Return the record of an event; `rows` has the parts of an envelope up to its source block."""
+    ) -> tuple[bytes, Headers]:
+        """Return the value and the headers of an event; `rows` has the parts of an envelope up to its source block."""
         data: list[Part] = [*rows, _END]
         if self._has_schema:
             data = [self._openings[table.relation.oid], *data, CLOSING]
-        value, made = self._events.make(table, op, serial, data, headers)
-        return table.topic, key, value, made
+        return self._events.make(table, op, serial, data, headers)
 
     def _put(
         self,
@@ -92,9 +90,9 @@ class JsonEventRows(JsonAround):
         out: list[Record],
     ) -> int:
         table.tally.counts[op] += 1
-        record = self._record(table, op, key, rows, self._current.serial, headers)
-        out.append(record)
-        return len(record[1] or b"") + len(record[2] or b"") + self._events.header_bytes
+        value, made = self._event(table, op, rows, self._current.serial, headers)
+        out.append((table.topic, key, value, made))
+        return len(value) + len(key or b"") + self._events.header_bytes
 
     def written(self, table: TableFragments, op: int, writer: RowWriter, out: list[Record]) -> int:
         """See `JsonAround`."""
@@ -151,10 +149,11 @@ class JsonEventRows(JsonAround):
         """See `JsonAround`."""
         made: list[Record] = []
         size = 0
-        for number, (_, key, written, _) in enumerate(records, event_no + 1):
+        for number, (topic, key, written, _) in enumerate(records, event_no + 1):
             assert written is not None, "a row that is read has a value"
             data = [part_of(written, 0, written.rindex(_END) + 1)]
-            made.append(self._record(table, READ, key, data, number, None))
+            value, headers = self._event(table, READ, data, number, None)
+            made.append((topic, key, value, headers))
             size += self._events.header_bytes
         rows.size += size
         return made
