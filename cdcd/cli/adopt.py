@@ -13,7 +13,7 @@ from cdcd.cli.output import say
 if TYPE_CHECKING:
     from cdcd.tools.adopt.adoption import Adoption
     from cdcd.tools.adopt.connect_api import Connector
-    from cdcd.tools.adopt.takeover import Outcome
+    from cdcd.tools.adopt.takeover import TakeoverOutcome
 
 _COLUMNS: Final = 80
 """The width where no terminal says how wide it is."""
@@ -144,11 +144,11 @@ def command(
     return _run(found, output) if runs and outcome is not None else code
 
 
-def _take_over(found: "Adoption", connector: "Connector", *, accept_gap: bool) -> "Outcome":
-    from cdcd.tools.adopt.takeover import Plan, take_over  # noqa: PLC0415
+def _take_over(found: "Adoption", connector: "Connector", *, accept_gap: bool) -> "TakeoverOutcome":
+    from cdcd.tools.adopt.takeover import TakeoverPlan, take_over  # noqa: PLC0415
 
     found.refuse_unasked()
-    plan = Plan(
+    plan = TakeoverPlan(
         found.config,
         connector,
         found.narrowing,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cdcd.cli.output import say
 
 if TYPE_CHECKING:
-    from cdcd.tools.operations.removal_plan import Command, Plan, Step
+    from cdcd.tools.operations.removal_plan import Command, RemovalPlan, RemovalStep
 
 
 def run(command: "Command", file: Path, *, with_topics: bool, checkpoint_of: str, yes: bool) -> int:
@@ -20,11 +20,11 @@ def run(command: "Command", file: Path, *, with_topics: bool, checkpoint_of: str
     from cdcd.tools.operations import removal  # noqa: PLC0415  a wrong configuration is told first
     from cdcd.tools.operations.removal_plan import lines  # noqa: PLC0415
 
-    def show(plan: "Plan") -> None:
+    def show(plan: "RemovalPlan") -> None:
         for line in lines(plan, shutil.get_terminal_size().columns):
             say(line)
 
-    def done(step: "Step") -> None:
+    def done(step: "RemovalStep") -> None:
         say(f"done: {step.what}")
 
     plan = removal.run(

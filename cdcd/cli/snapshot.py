@@ -183,13 +183,13 @@ def _send(config: "Config", **fields: Any) -> "tuple[Signal, Lsn]":
 
 
 def _wait(config: "Config", request: str, position: "Lsn", timeout_s: float) -> int:
-    from cdcd.tools.operations.snapshot_wait import Lines, wait  # noqa: PLC0415
+    from cdcd.tools.operations.snapshot_wait import WaitLines, wait  # noqa: PLC0415
 
     if sys.stdout.isatty():
         with _live() as screen:
             code, text = wait(config, request, position, timeout_s, screen)
     else:
-        code, text = wait(config, request, position, timeout_s, Lines(say))
+        code, text = wait(config, request, position, timeout_s, WaitLines(say))
     say(f"{request}: {text}", err=code != 0)
     return code
 

@@ -46,22 +46,22 @@ def command(file: Path, url: str, *, once: bool) -> int:
     config = load_config(file, os.environ)
 
     from cdcd.telemetry.http_client import status_of, url_of  # noqa: PLC0415
-    from cdcd.tools.operations.top import Answer, text_lines  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.operations.top import DaemonAnswer, text_lines  # noqa: PLC0415  a wrong configuration is told first
 
     place = url or url_of(config)
-    last: Answer = Answer(place)
+    last: DaemonAnswer = DaemonAnswer(place)
     answered_at = time.monotonic()
 
-    def ask(all_tables: bool) -> Answer:
+    def ask(all_tables: bool) -> DaemonAnswer:
         nonlocal last, answered_at
         found = status_of(config, place, all_tables=all_tables)
         now = time.monotonic()
         if found is None:
-            last = Answer(place, last.status, now - answered_at)
+            last = DaemonAnswer(place, last.status, now - answered_at)
         elif found["pipeline"] != config.name:
-            last = Answer(place, stranger=found["pipeline"])
+            last = DaemonAnswer(place, stranger=found["pipeline"])
         else:
-            last, answered_at = Answer(place, found), now
+            last, answered_at = DaemonAnswer(place, found), now
         return last
 
     if not once and sys.stdout.isatty() and sys.stdin.isatty():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cdcd.config.loading import Config
     from cdcd.tools.verify.report import Report
-    from cdcd.tools.verify.topics import Options, TopicsTarget
+    from cdcd.tools.verify.topics import ComparisonOptions, TopicsTarget
 
 MEBIBYTE: Final = 1 << 20
 
@@ -174,7 +174,7 @@ def command(
 
     from cdcd.core.protocol.lsn import Lsn  # noqa: PLC0415  a wrong configuration is told first
     from cdcd.tools.verify.report import as_object, lines  # noqa: PLC0415
-    from cdcd.tools.verify.topics import Options, TopicsTarget  # noqa: PLC0415
+    from cdcd.tools.verify.topics import ComparisonOptions, TopicsTarget  # noqa: PLC0415
 
     def notice(text: str) -> None:
         say(f"note: {text}", err=True)
@@ -186,7 +186,7 @@ def command(
             for line in lines(report, shown=shown, values=not no_values):
                 say(line)
 
-    options = Options(
+    options = ComparisonOptions(
         tables=tables,
         rate_bytes_s=rate * MEBIBYTE,
         timeout_s=timeout_s,
@@ -238,7 +238,7 @@ def _check_target(target: str, mirror_file: Path | None, file: Path) -> None:
 
 
 def _verify_mirror(
-    config: "Config", mirror_file: Path, options: "Options", notice: "Callable[[str], None]"
+    config: "Config", mirror_file: Path, options: "ComparisonOptions", notice: "Callable[[str], None]"
 ) -> "Report":
     """Compare the tables of a mirror."""
     from cdcd.adapters.credentials.tokens import access  # noqa: PLC0415
@@ -348,7 +348,7 @@ def _repair(config: "Config", report: "Report", timeout_s: float, notice: "Calla
     """Have the daemon read again what differs; whether there was anything to read."""
     from cdcd.core.snapshot.signals import Signal  # noqa: PLC0415
     from cdcd.tools.operations.snapshot_request import ask  # noqa: PLC0415  few need it
-    from cdcd.tools.operations.snapshot_wait import Lines, wait  # noqa: PLC0415
+    from cdcd.tools.operations.snapshot_wait import WaitLines, wait  # noqa: PLC0415
     from cdcd.tools.verify.report import not_repairable, requests  # noqa: PLC0415
 
     for text in not_repairable(report):
@@ -360,7 +360,7 @@ def _repair(config: "Config", report: "Report", timeout_s: float, notice: "Calla
         asked.append((request, ask(config, asked_for, notice)[1]))
         notice(f"Asked for {'the whole of ' if not where else 'rows of '}{table} again, as {request}.")
     for request, position in asked:
-        code, text = wait(config, request, position, timeout_s, Lines(notice))
+        code, text = wait(config, request, position, timeout_s, WaitLines(notice))
         notice(f"{request}: {text}")
         if code:
             break

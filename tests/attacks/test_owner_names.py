@@ -29,7 +29,7 @@ from cdcd.telemetry.logs import configure_logging
 from cdcd.telemetry.metrics import registry_for
 from cdcd.telemetry.state import Telemetry
 from cdcd.tools.operations.change_lines import Seen, as_json
-from cdcd.tools.operations.top import Answer
+from cdcd.tools.operations.top import DaemonAnswer
 from cdcd.tools.operations.top import lines as top_lines
 from tests.attacks.checkpoints import cases
 
@@ -202,7 +202,7 @@ def in_status(name: str) -> str:
 
 def in_top(name: str) -> str:
     shown = json.loads(in_status(name))
-    return "\n".join(line.text for line in top_lines(Answer("http://x", shown), "f", 120, 60))
+    return "\n".join(line.text for line in top_lines(DaemonAnswer("http://x", shown), "f", 120, 60))
 
 
 def in_metrics(name: str) -> str:

@@ -18,7 +18,7 @@ import pytest
 import cdcd
 from cdcd.config.loading import load_config
 from cdcd.tools.verify.report import EQUAL
-from cdcd.tools.verify.topics import Options, TopicsTarget
+from cdcd.tools.verify.topics import ComparisonOptions, TopicsTarget
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker, PostgresServer
@@ -482,7 +482,9 @@ def test_verify_compares_such_values(
             sql.execute("INSERT INTO t SELECT id + 1000, note FROM t")
         await_flushed(dsn, f"cdcd_{unique}")
         with closing(
-            TopicsTarget(load_config(running.config_path, {}), Options(timeout_s=120), tmp_path, print)
+            TopicsTarget(
+                load_config(running.config_path, {}), ComparisonOptions(timeout_s=120), tmp_path, print
+            )
         ) as target:
             report = asyncio.run(target.verify())
         assert report.verdict == EQUAL

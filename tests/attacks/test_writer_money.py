@@ -19,7 +19,7 @@ import pytest
 
 from cdcd.config.loading import load_config
 from cdcd.tools.verify.report import DIFFERENT, EQUAL
-from cdcd.tools.verify.topics import Options, TopicsTarget
+from cdcd.tools.verify.topics import ComparisonOptions, TopicsTarget
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker, PostgresServer
@@ -124,7 +124,9 @@ def by_id(servers: str, name: str, table: str = "t") -> dict[int, tuple[str, dic
 
 
 def verdict(file: Path, folder: Path) -> str:
-    with closing(TopicsTarget(load_config(file, {}), Options(timeout_s=120), folder, print)) as target:
+    with closing(
+        TopicsTarget(load_config(file, {}), ComparisonOptions(timeout_s=120), folder, print)
+    ) as target:
         return asyncio.run(target.verify()).verdict
 
 

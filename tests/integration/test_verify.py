@@ -12,11 +12,11 @@ from confluent_kafka import Producer
 from cdcd.config.loading import load_config
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.records.schemas import TableForm
-from cdcd.tools.verify.columns import Descriptions
+from cdcd.tools.verify.columns import TopicDescriptions
 from cdcd.tools.verify.comparing import SourceRow, TableComparison
 from cdcd.tools.verify.delivery import Delivery
 from cdcd.tools.verify.report import EQUAL, Report, lines
-from cdcd.tools.verify.topics import Options, TopicsTarget
+from cdcd.tools.verify.topics import ComparisonOptions, TopicsTarget
 from deploy.demo.workload import Features, Workload
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
@@ -34,7 +34,7 @@ def verify(tmp_path: Path) -> Iterator[Callable[..., Report]]:
         def run(file: Path, **options: object) -> Report:
             folder = tmp_path / f"verify-{len(list(tmp_path.iterdir()))}"
             folder.mkdir()
-            target = TopicsTarget(load_config(file, {}), Options(**options), folder, print)  # type: ignore[arg-type]
+            target = TopicsTarget(load_config(file, {}), ComparisonOptions(**options), folder, print)  # type: ignore[arg-type]
             stack.callback(target.close)
             report = asyncio.run(target.verify())
             print("\n".join(lines(report, shown=5, values=True)))
@@ -108,7 +108,7 @@ def test_a_table_that_is_altered_after_it_was_read_is_compared_at_the_same_snaps
     # WHEN it is verified
     said: list[str] = []
     with closing(
-        TopicsTarget(load_config(process.config_path, {}), Options(), tmp_path, said.append)
+        TopicsTarget(load_config(process.config_path, {}), ComparisonOptions(), tmp_path, said.append)
     ) as target:
         report = asyncio.run(target.verify())
     # THEN it is equal, and one snapshot was enough
@@ -127,7 +127,7 @@ def test_a_description_whose_transaction_is_still_open_is_waited_for(broker: Kaf
     key, value = described.record()
     writer.produce(topic, key=key, value=value)
     writer.flush(WAIT_S)
-    descriptions = Descriptions({"bootstrap.servers": broker.bootstrap_servers}, unique, topic, WAIT_S)
+    descriptions = TopicDescriptions({"bootstrap.servers": broker.bootstrap_servers}, unique, topic, WAIT_S)
     forms = descriptions.of(described.topic)
     with closing(descriptions), ThreadPoolExecutor(1) as pool:
         reading = pool.submit(descriptions.read)

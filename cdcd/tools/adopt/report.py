@@ -10,7 +10,7 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.telemetry.terminal_text import number, plain, wrapped
 from cdcd.tools.adopt.adoption import Adoption
 from cdcd.tools.adopt.judging import Finding
-from cdcd.tools.adopt.takeover import POSITIONS, Outcome, Twice
+from cdcd.tools.adopt.takeover import POSITIONS, TakeoverOutcome, Twice
 from cdcd.tools.adopt.verdicts import Kind
 
 _WHOLE: Final = (Kind.IMPOSSIBLE, Kind.UNKNOWN, Kind.DIFFERENT)
@@ -48,7 +48,7 @@ def lines(adoption: Adoption, width: int, *, shows_all: bool) -> Iterator[str]:
 
 
 def endings(
-    adoption: Adoption, outcome: Outcome | None, width: int, *, file: str, is_url: bool, refused: bool
+    adoption: Adoption, outcome: TakeoverOutcome | None, width: int, *, file: str, is_url: bool, refused: bool
 ) -> Iterator[str]:
     """What was taken over, or what is to be done.
 
@@ -119,7 +119,7 @@ def _paragraph(text: str, width: int, indent: str = "    ") -> Iterator[str]:
     )
 
 
-def sentences(outcome: Outcome) -> Iterator[str]:
+def sentences(outcome: TakeoverOutcome) -> Iterator[str]:
     """The connector is stopped: what comes twice, and what may not come at all."""
     positions = ", ".join(f"{name} {lsn}" for name, lsn in _positions(outcome.offset).items())
     yield f"The connector is stopped. Its offset: {positions or 'none'}."
@@ -136,7 +136,7 @@ def sentences(outcome: Outcome) -> Iterator[str]:
         )
 
 
-def _missing(outcome: Outcome, *, has_offset: bool) -> str:
+def _missing(outcome: TakeoverOutcome, *, has_offset: bool) -> str:
     gap = outcome.gap
     if not has_offset:
         return (
@@ -187,7 +187,7 @@ def _positions(offset: Mapping[str, Any]) -> dict[str, str]:
 
 
 def as_object(
-    adoption: Adoption, exit_code: int, outcome: Outcome | None, *, file: str, written: bool
+    adoption: Adoption, exit_code: int, outcome: TakeoverOutcome | None, *, file: str, written: bool
 ) -> dict[str, Any]:
     """All of it, for programs."""
     narrowed, not_asked = adoption.narrowing, adoption.not_asked
@@ -217,7 +217,7 @@ def as_object(
     }
 
 
-def _takeover_object(outcome: Outcome) -> dict[str, Any]:
+def _takeover_object(outcome: TakeoverOutcome) -> dict[str, Any]:
     twice, gap = outcome.twice, outcome.gap
     return {
         "slot": outcome.slot,

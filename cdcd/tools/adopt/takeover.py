@@ -47,7 +47,7 @@ POSITIONS: Final = ("lsn", "lsn_proc", "lsn_commit")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenEvent:
     """An event in a topic, as its `source` says: the transaction's id, and the event's LSN."""
 
     xid: int
@@ -80,7 +80,7 @@ class Twice:
 
 def twice(
     pending: Collection[PendingTransaction],
-    written: Iterable[Written],
+    written: Iterable[WrittenEvent],
     *,
     is_complete: bool = True,
     is_readable: bool = True,
@@ -91,7 +91,7 @@ def twice(
     partly: int | None = None
     for transaction in pending:
         found = sum(
-            min(count, there[Written(transaction.xid, lsn)]) for lsn, count in transaction.events.items()
+            min(count, there[WrittenEvent(transaction.xid, lsn)]) for lsn, count in transaction.events.items()
         )
         if found:
             events += found
@@ -150,7 +150,7 @@ class Tails:
 
     def __init__(self, xids: frozenset[int]) -> None:
         self._xids = xids
-        self.events: list[Written] = []
+        self.events: list[WrittenEvent] = []
         self.unreadable = 0
 
     def take(self, value: bytes | None) -> None:
@@ -175,11 +175,11 @@ class Tails:
         return first.xid not in self._xids
 
 
-def _event(source: dict[str, Any]) -> Written | None:
+def _event(source: dict[str, Any]) -> WrittenEvent | None:
     """None: it is a row of a snapshot."""
     if source.get("lsn") is None or str(source.get("snapshot", "false")).lower() != "false":
         return None
-    return Written(int(source.get("txId") or 0), int(source["lsn"]))
+    return WrittenEvent(int(source.get("txId") or 0), int(source["lsn"]))
 
 
 def _source(value: bytes) -> dict[str, Any] | None:
@@ -220,7 +220,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TakeoverPlan:
     """What is taken over.
 
     Attributes:
@@ -240,7 +240,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TakeoverOutcome:
     """The connector is stopped.
 
     Attributes:
@@ -248,7 +248,7 @@ class Outcome:
         written_up_to: the end of the WAL after the connector has stopped.
         offset: the connector's, as Connect gives it.
         gap: the slot is past the connector's offset.
-        driver_confirms: as in `Plan`: such a gap has no changes, unless somebody else has moved the slot too.
+        driver_confirms: as in `TakeoverPlan`: such a gap has no changes, unless somebody else has moved the slot too.
         unfinished_tables: an incremental snapshot was being read.
     """
 
@@ -262,7 +262,7 @@ class Outcome:
     unfinished_tables: bool
 
 
-def take_over(plan: Plan, say: Say) -> Outcome:
+def take_over(plan: TakeoverPlan, say: Say) -> TakeoverOutcome:
     """Stop the connector, when all that can be known beforehand is in order.
 
     Args:
@@ -282,7 +282,7 @@ def take_over(plan: Plan, say: Say) -> Outcome:
     return asyncio.run(_take_over(plan, say))
 
 
-async def _take_over(plan: Plan, say: Say) -> Outcome:
+async def _take_over(plan: TakeoverPlan, say: Say) -> TakeoverOutcome:
     config = plan.config
     async with AsyncExitStack() as stack:
         sql = await connect(
@@ -311,7 +311,7 @@ async def _take_over(plan: Plan, say: Say) -> Outcome:
         pending, is_all = await read_pending(sql, slot.name, config.postgres.publication, up_to)
         xids = frozenset(each.xid for each in pending)
         tails = await asyncio.to_thread(_tails, config, await _topics(sql, config), xids)
-        return Outcome(
+        return TakeoverOutcome(
             slot.name,
             Lsn(slot.confirmed_flush_lsn),
             up_to,
@@ -354,7 +354,7 @@ def _refuse_unfinished(offset: Mapping[str, Any]) -> None:
         )
 
 
-def _gap(plan: Plan, offset: Mapping[str, Any], slot: SlotState) -> Gap | None:
+def _gap(plan: TakeoverPlan, offset: Mapping[str, Any], slot: SlotState) -> Gap | None:
     assert slot.confirmed_flush_lsn is not None, "check_slot has looked"
     found = gap(offset, slot.confirmed_flush_lsn)
     if found is not None and not plan.driver_confirms and not plan.accept_gap:
@@ -368,7 +368,7 @@ def _gap(plan: Plan, offset: Mapping[str, Any], slot: SlotState) -> Gap | None:
     return found
 
 
-async def _narrow(sql: Connection, plan: Plan, wanted: Narrowing, say: Say) -> None:
+async def _narrow(sql: Connection, plan: TakeoverPlan, wanted: Narrowing, say: Say) -> None:
     """The publication is there, and the slot is past the place from which on PostgreSQL can send by it."""
     found = await read_publication(sql, wanted.name)
     if found is None:

@@ -41,7 +41,7 @@ SLIPPED_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class JudgedTransaction:
     """A committed transaction in the stream of the new server.
 
     Attributes:
@@ -74,7 +74,7 @@ class TransactionReader:
         self._origin = Origin(0, "")
         self._tables: dict[str, None] = {}
 
-    def take(self, frame: bytes) -> Transaction | None:
+    def take(self, frame: bytes) -> JudgedTransaction | None:
         """Return the transaction with changes that ends with this frame; None if none does."""
         tag = peek.tag_of(frame)
         if tag in _CHANGES:
@@ -83,7 +83,7 @@ class TransactionReader:
                     self._tables[self._names.get(oid, str(oid))] = None
         return self._message(read_message(frame, XLOG_HEADER)) if tag in _READ else None
 
-    def _message(self, message: Message) -> Transaction | None:
+    def _message(self, message: Message) -> JudgedTransaction | None:
         if isinstance(message, Begin):
             self._origin = Origin(0, "")
             self._tables = {}
@@ -93,14 +93,14 @@ class TransactionReader:
             self._names[message.oid] = f"{message.schema}.{message.name}"
         elif isinstance(message, Commit) and self._tables:
             origin = self._origin
-            return Transaction(
+            return JudgedTransaction(
                 message.commit_lsn, message.end_lsn, origin.name, origin.commit_lsn, tuple(self._tables)
             )
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HandoverVerdict:
     """Judgement on the stream of the new server.
 
     Attributes:
@@ -114,8 +114,8 @@ class Verdict:
 
     position: int
     held: int
-    lost: tuple[Transaction, ...]
-    late: tuple[Transaction, ...]
+    lost: tuple[JudgedTransaction, ...]
+    late: tuple[JudgedTransaction, ...]
     lost_count: int
     late_count: int
 
@@ -130,12 +130,12 @@ class Judge:
         self._seal = seal
         self._position = seal.slot_lsn
         self._held = 0
-        self._lost: list[Transaction] = []
-        self._late: list[Transaction] = []
+        self._lost: list[JudgedTransaction] = []
+        self._late: list[JudgedTransaction] = []
         self._lost_count = 0
         self._late_count = 0
 
-    def take(self, each: Transaction) -> None:
+    def take(self, each: JudgedTransaction) -> None:
         """Judge the next transaction."""
         if each.origin != self._seal.origin or each.origin_lsn > self._seal.fence_lsn:
             self._late_count += 1
@@ -149,9 +149,9 @@ class Judge:
         self._position = each.end_lsn
         self._held += 1
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> HandoverVerdict:
         """Return the judgement on all transactions so far."""
-        return Verdict(
+        return HandoverVerdict(
             self._position,
             self._held,
             tuple(self._lost),
@@ -161,7 +161,7 @@ class Judge:
         )
 
 
-def refuse(verdict: Verdict, former: str, *, deliver_writes: bool) -> None:
+def refuse(verdict: HandoverVerdict, former: str, *, deliver_writes: bool) -> None:
     """Raise PositionError for unexpected transactions, unless they can be delivered and `deliver_writes` is True.
 
     Args:
@@ -189,6 +189,6 @@ def _so_many(count: int) -> str:
     return f"{count} transaction{'s were' if count > 1 else ' was'} written"
 
 
-def _named(transactions: tuple[Transaction, ...], count: int) -> str:
+def _named(transactions: tuple[JudgedTransaction, ...], count: int) -> str:
     named = "; ".join(map(str, transactions))
     return f"{named}; and {count - len(transactions)} more" if count > len(transactions) else named

@@ -32,7 +32,7 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.protobuf.form import PROTOBUF
 from cdcd.core.snapshot.signals import WATERMARK
 from cdcd.daemon.settings import checkpoint_writer
-from cdcd.tools.handover.judging import Judge, Verdict, refuse
+from cdcd.tools.handover.judging import HandoverVerdict, Judge, refuse
 from cdcd.tools.handover.sealing import (
     Subscription,
     adopted,
@@ -275,17 +275,17 @@ async def await_confirmed(
 
 
 @dataclass(frozen=True, slots=True)
-class Adoption:
+class HandoverAdoption:
     """Result of an adoption: the pipeline continues at `position`.
 
     `verdict` is None if the position was adopted before.
     """
 
     position: int
-    verdict: Verdict | None
+    verdict: HandoverVerdict | None
 
 
-def adopt(new: Config, *, deliver_writes: bool, say: Say) -> Adoption:
+def adopt(new: Config, *, deliver_writes: bool, say: Say) -> HandoverAdoption:
     """Let the pipeline continue from the new server.
 
     Args:
@@ -299,14 +299,14 @@ def adopt(new: Config, *, deliver_writes: bool, say: Say) -> Adoption:
     return asyncio.run(_adopt(new, deliver_writes, say))
 
 
-async def _adopt(new: Config, deliver_writes: bool, say: Say) -> Adoption:
+async def _adopt(new: Config, deliver_writes: bool, say: Say) -> HandoverAdoption:
     async with AsyncExitStack() as stack:
         sql = await open_sql(new, stack)
         stream, identity = await open_stream(new, stack)
         system = identity.system_identifier
         found = await asyncio.to_thread(peek, new)
         if found is not None and found.seal is None and found.system_identifier == system:
-            return Adoption(found.position.end_lsn, None)
+            return HandoverAdoption(found.position.end_lsn, None)
         await stack.enter_async_context(holding_lock(new, 0.0, say))
         slot = await read_slot(sql, new.postgres.slot)
         tables = await published(new, sql)
@@ -325,4 +325,4 @@ async def _adopt(new: Config, deliver_writes: bool, say: Say) -> Adoption:
             return adopted(last, system, identity.timeline, verdict.position, tables)
 
         await replace(new, change)
-    return Adoption(verdict.position, verdict)
+    return HandoverAdoption(verdict.position, verdict)

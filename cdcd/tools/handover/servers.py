@@ -18,7 +18,7 @@ from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import Keepalive, read_frame
 from cdcd.core.protocol.versions import start_options
 from cdcd.core.snapshot.signals import WATERMARK
-from cdcd.tools.handover.judging import Transaction, TransactionReader
+from cdcd.tools.handover.judging import JudgedTransaction, TransactionReader
 from cdcd.tools.handover.sealing import Subscription
 from cdcd.tools.operations.sides import connect_to
 
@@ -185,7 +185,7 @@ async def holding_lock(config: Config, wait_s: float, say: Say) -> AsyncIterator
 
 
 async def read_transactions(
-    config: Config, stream: ReplicationStream, sql: Connection, take: Callable[[Transaction], None]
+    config: Config, stream: ReplicationStream, sql: Connection, take: Callable[[JudgedTransaction], None]
 ) -> None:
     """Pass to `take` all transactions from the slot's position to now that changed published tables.
 

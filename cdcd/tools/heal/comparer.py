@@ -54,7 +54,7 @@ from cdcd.tools.heal.differences import (
     NotComparableError,
 )
 from cdcd.tools.operations.sides import bound_columns
-from cdcd.tools.verify.columns import Columns, Descriptions
+from cdcd.tools.verify.columns import Columns, TopicDescriptions
 from cdcd.tools.verify.comparing import SourceRow
 from cdcd.tools.verify.delivery import ANSWER_S, check_records
 from cdcd.tools.verify.folding import LSN_MAX, FoldSettings, TableFold
@@ -168,7 +168,7 @@ class _Work:
         self._reader: BoundedReader | None = None
         self._ends: dict[tuple[str, int], int] = {}
         """The ends up to which partitions are read."""
-        self._descriptions: Descriptions | None = None
+        self._descriptions: TopicDescriptions | None = None
         self._differences: DifferenceLog | None = None
 
     async def close(self) -> None:
@@ -258,7 +258,7 @@ class _Work:
         config = self._config
         group = f"{config.name}-heal"
         if self._descriptions is None:
-            self._descriptions = Descriptions(self._client, group, config.topics.schemas, OPEN_S)
+            self._descriptions = TopicDescriptions(self._client, group, config.topics.schemas, OPEN_S)
         known = self._descriptions
         settings = FoldSettings(
             exactly_once=config.kafka.delivery == "exactly_once",

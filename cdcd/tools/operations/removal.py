@@ -25,7 +25,15 @@ from cdcd.config.loading import Config
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import CdcdError, FencedError, LimitError, PositionError, TransientError
 from cdcd.daemon.settings import checkpoint_topic, checkpoint_writer
-from cdcd.tools.operations.removal_plan import Command, Found, Kind, Pipeline, Plan, Step, decide
+from cdcd.tools.operations.removal_plan import (
+    Command,
+    Kind,
+    PipelineRemains,
+    RemovalPlan,
+    RemovalStep,
+    RemovedPipeline,
+    decide,
+)
 from cdcd.tools.operations.sides import connect_to, system_identifier
 
 ANSWER_S: Final = 15.0
@@ -37,7 +45,7 @@ WRITER_S: Final = 60.0
 T = TypeVar("T")
 
 
-def pipeline_of(config: Config, file: str, checkpoint_of: str) -> Pipeline:
+def pipeline_of(config: Config, file: str, checkpoint_of: str) -> RemovedPipeline:
     """Return the pipeline from the configuration and the option `checkpoint_of`."""
     topics = config.topics
     others = {topics.checkpoint}
@@ -45,7 +53,7 @@ def pipeline_of(config: Config, file: str, checkpoint_of: str) -> Pipeline:
     if heartbeat is not None and topics.prefix not in heartbeat:
         # Several pipelines may write their heartbeats to such a topic.
         others.add(heartbeat)
-    return Pipeline(
+    return RemovedPipeline(
         name=config.name,
         file=file,
         slot=config.postgres.slot,
@@ -72,13 +80,13 @@ def run(
     *,
     with_topics: bool,
     checkpoint_of: str,
-    show: Callable[[Plan], None],
-    done: Callable[[Step], None] | None,
-) -> Plan:
+    show: Callable[[RemovalPlan], None],
+    done: Callable[[RemovalStep], None] | None,
+) -> RemovalPlan:
     """Show what the command removes and, if `done` is given, remove it.
 
     Args:
-        checkpoint_of: as in `Pipeline`.
+        checkpoint_of: as in `RemovedPipeline`.
         show: called with the plan before anything is done.
         done: called after each step; None: nothing is removed.
 
@@ -95,12 +103,12 @@ def run(
 async def _run(
     command: Command,
     config: Config,
-    pipeline: Pipeline,
-    show: Callable[[Plan], None],
-    done: Callable[[Step], None] | None,
+    pipeline: RemovedPipeline,
+    show: Callable[[RemovalPlan], None],
+    done: Callable[[RemovalStep], None] | None,
     *,
     with_topics: bool,
-) -> Plan:
+) -> RemovalPlan:
     async with AsyncExitStack() as stack:
         sql = await connect_to(config, command)
         stack.push_async_callback(sql.close)
@@ -120,7 +128,7 @@ async def _run(
         return plan
 
 
-async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
+async def _find(config: Config, pipeline: RemovedPipeline, sql: Connection) -> PipelineRemains:
     server = await read_state(sql, config.name, pipeline.slot, pipeline.publication)
     system = await system_identifier(config, "removal")
     try:
@@ -135,7 +143,7 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
     published = server.publication.tables if server.publication is not None else ()
     written = {topic for table in published for topic in names.all_of(table.schema, table.name)} | described
     written = {topic for topic in written if topic.startswith(f"{pipeline.prefix}.")}
-    return Found(
+    return PipelineRemains(
         server,
         system,
         checkpoint,
@@ -165,7 +173,7 @@ def _unreadable(folder: object, error: OSError) -> LimitError:
     )
 
 
-async def _remove_log(config: Config, _sql: Connection, _step: Step) -> None:
+async def _remove_log(config: Config, _sql: Connection, _step: RemovalStep) -> None:
     """Delete every segment of the durable log. The pipeline's lock is held, so that no daemon writes there."""
     folder = _log(config)[0]
     try:
@@ -176,7 +184,7 @@ async def _remove_log(config: Config, _sql: Connection, _step: Step) -> None:
 
 
 def _ask_kafka(
-    config: Config, pipeline: Pipeline
+    config: Config, pipeline: RemovedPipeline
 ) -> tuple[
     Checkpoint | PositionError | None, dict[str, int], set[str], dict[str, frozenset[str]], frozenset[str]
 ]:
@@ -227,15 +235,15 @@ async def _lock(config: Config, stack: AsyncExitStack) -> None:
     stack.push_async_callback(end)
 
 
-async def _drop_slot(config: Config, sql: Connection, _step: Step) -> None:
+async def _drop_slot(config: Config, sql: Connection, _step: RemovalStep) -> None:
     await drop_slot(sql, config.postgres.slot)
 
 
-async def _forget_checkpoint(config: Config, _sql: Connection, _step: Step) -> None:
+async def _forget_checkpoint(config: Config, _sql: Connection, _step: RemovalStep) -> None:
     await _in_thread(checkpoint_writer(config, WRITER_S).forget)
 
 
-async def _delete_topics(config: Config, _sql: Connection, step: Step) -> None:
+async def _delete_topics(config: Config, _sql: Connection, step: RemovalStep) -> None:
     connection, _ = client.configured(config.kafka)
     outcomes = await _in_thread(lambda: Admin(connection, ANSWER_S).delete(step.topics))
     for outcome in outcomes.values():
@@ -243,11 +251,11 @@ async def _delete_topics(config: Config, _sql: Connection, step: Step) -> None:
             raise outcome
 
 
-async def _drop_publication(config: Config, sql: Connection, _step: Step) -> None:
+async def _drop_publication(config: Config, sql: Connection, _step: RemovalStep) -> None:
     await drop_publication(sql, config.postgres.publication)
 
 
-_STEPS: Final[dict[Kind, Callable[[Config, Connection, Step], Awaitable[None]]]] = {
+_STEPS: Final[dict[Kind, Callable[[Config, Connection, RemovalStep], Awaitable[None]]]] = {
     "slot": _drop_slot,
     "checkpoint": _forget_checkpoint,
     "log": _remove_log,

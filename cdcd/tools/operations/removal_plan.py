@@ -31,7 +31,7 @@ NAMED_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class RemovedPipeline:
     """The pipeline's configuration.
 
     Attributes:
@@ -57,7 +57,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PipelineRemains:
     """The existing objects of the pipeline.
 
     Attributes:
@@ -83,7 +83,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RemovalStep:
     """An object to remove, described in words; `topics` if the kind is topics."""
 
     kind: Kind
@@ -101,18 +101,20 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RemovalPlan:
     """Steps in the order in which they are carried out. `refusal`: error if the plan must not be carried out now."""
 
     command: Command
-    pipeline: Pipeline
-    steps: tuple[Step, ...]
+    pipeline: RemovedPipeline
+    steps: tuple[RemovalStep, ...]
     left: tuple[Left, ...]
     notes: tuple[str, ...]
     refusal: CdcdError | None
 
 
-def decide(command: Command, pipeline: Pipeline, found: Found, *, with_topics: bool) -> Plan:
+def decide(
+    command: Command, pipeline: RemovedPipeline, found: PipelineRemains, *, with_topics: bool
+) -> RemovalPlan:
     """Return the plan of `command`.
 
     The slot is first, because it keeps WAL. If a later step fails, the next start refuses to continue, and the
@@ -129,7 +131,7 @@ def decide(command: Command, pipeline: Pipeline, found: Found, *, with_topics: b
         *_topics(command, pipeline, found, with_topics, elsewhere),
         *_publication(command, found),
     ]
-    steps = tuple(each for each in decided if isinstance(each, Step))
+    steps = tuple(each for each in decided if isinstance(each, RemovalStep))
     left = [each for each in decided if isinstance(each, Left)]
     if pipeline.transactional_id is not None and not elsewhere:
         left.append(
@@ -142,10 +144,10 @@ def decide(command: Command, pipeline: Pipeline, found: Found, *, with_topics: b
         left.append(Left("the role and its rights, ACLs in Kafka", "cdcd did not make them"))
     notes = _notes(command, pipeline, with_topics) if steps else ()
     why = refusal(found.server) or _refusal_by_checkpoint(command, pipeline, found)
-    return Plan(command, pipeline, steps, tuple(left), notes, why)
+    return RemovalPlan(command, pipeline, steps, tuple(left), notes, why)
 
 
-def _reads_elsewhere(pipeline: Pipeline, found: Found) -> str:
+def _reads_elsewhere(pipeline: RemovedPipeline, found: PipelineRemains) -> str:
     """Return the system_identifier of another server that the pipeline reads; "" for this server or none."""
     checkpoint = found.checkpoint
     if not isinstance(checkpoint, Checkpoint):
@@ -154,7 +156,9 @@ def _reads_elsewhere(pipeline: Pipeline, found: Found) -> str:
     return "" if of in {found.system_identifier, pipeline.checkpoint_of} else of
 
 
-def _refusal_by_checkpoint(command: Command, pipeline: Pipeline, found: Found) -> CdcdError | None:
+def _refusal_by_checkpoint(
+    command: Command, pipeline: RemovedPipeline, found: PipelineRemains
+) -> CdcdError | None:
     """Return the error if the checkpoint forbids the removal: a handover is under way, or another server is read."""
     checkpoint = found.checkpoint
     if not isinstance(checkpoint, Checkpoint) or checkpoint.system_identifier == pipeline.checkpoint_of:
@@ -196,7 +200,7 @@ def refusal(server: PipelineState) -> CdcdError | None:
     return None
 
 
-def _slot(pipeline: Pipeline, found: Found, elsewhere: str) -> Iterator[Step | Left]:
+def _slot(pipeline: RemovedPipeline, found: PipelineRemains, elsewhere: str) -> Iterator[RemovalStep | Left]:
     slot = found.server.slot
     if slot is None:
         return
@@ -209,7 +213,7 @@ def _slot(pipeline: Pipeline, found: Found, elsewhere: str) -> Iterator[Step | L
             of = f"is of database {slot.database}"
         yield Left(f"slot {slot.name}", f"it {of}, so cdcd did not make it")
     elif slot.name == f"cdcd_{pipeline.name}" or (found.checkpoint is not None and not elsewhere):
-        yield Step("slot", f"slot {slot.name}", f"{size(slot.retained_bytes)} of WAL")
+        yield RemovalStep("slot", f"slot {slot.name}", f"{size(slot.retained_bytes)} of WAL")
     else:
         yield Left(
             f"slot {slot.name}, which keeps {size(slot.retained_bytes)} of WAL",
@@ -219,7 +223,9 @@ def _slot(pipeline: Pipeline, found: Found, elsewhere: str) -> Iterator[Step | L
         )
 
 
-def _checkpoint(pipeline: Pipeline, found: Found, elsewhere: str) -> Iterator[Step | Left]:
+def _checkpoint(
+    pipeline: RemovedPipeline, found: PipelineRemains, elsewhere: str
+) -> Iterator[RemovalStep | Left]:
     topic = pipeline.checkpoint_topic
     if elsewhere:
         yield Left(
@@ -230,14 +236,14 @@ def _checkpoint(pipeline: Pipeline, found: Found, elsewhere: str) -> Iterator[St
         )
         return
     if isinstance(found.checkpoint, PositionError):
-        yield Step("checkpoint", f"the checkpoint in topic {topic}", "a record that cannot be read")
+        yield RemovalStep("checkpoint", f"the checkpoint in topic {topic}", "a record that cannot be read")
     elif found.checkpoint is not None:
-        yield Step(
+        yield RemovalStep(
             "checkpoint", f"the checkpoint in topic {topic}", f"delivered up to {found.checkpoint.position}"
         )
 
 
-def _log(found: Found, elsewhere: str) -> Iterator[Step | Left]:
+def _log(found: PipelineRemains, elsewhere: str) -> Iterator[RemovalStep | Left]:
     """Decide on the durable log on this machine. Without its slot and checkpoint, no process can deliver from it."""
     if not found.log_bytes:
         return
@@ -245,12 +251,12 @@ def _log(found: Found, elsewhere: str) -> Iterator[Step | Left]:
     if elsewhere:
         yield Left(what, f"the pipeline goes on on server {elsewhere}")
     else:
-        yield Step("log", what, f"{size(found.log_bytes)} of changes")
+        yield RemovalStep("log", what, f"{size(found.log_bytes)} of changes")
 
 
 def _topics(
-    command: Command, pipeline: Pipeline, found: Found, with_topics: bool, elsewhere: str
-) -> Iterator[Step | Left]:
+    command: Command, pipeline: RemovedPipeline, found: PipelineRemains, with_topics: bool, elsewhere: str
+) -> Iterator[RemovalStep | Left]:
     own = [topic for topic in pipeline.own_topics if topic in found.topics]
     written = sorted(topic for topic in found.written if topic in found.topics and topic not in found.others)
     shared = sorted(topic for topic in found.others if topic in found.topics)
@@ -288,7 +294,7 @@ def _topics(
             for topics in (written, own):
                 if topics:
                     count = sum(found.topics[topic] for topic in topics)
-                    yield Step(
+                    yield RemovalStep(
                         "topics", _named("topic", topics), f"about {number(count, 'record')}", tuple(topics)
                     )
         elif ours:
@@ -300,7 +306,7 @@ def _topics(
             yield Left(_named("topic", ours), f"{why}; --topics deletes them")
         if command == "drop" and checkpoint and checkpoint[0] not in found.kept:
             count = found.topics[pipeline.checkpoint_topic]
-            yield Step(
+            yield RemovalStep(
                 "topics",
                 f"topic {checkpoint[0]}",
                 f"about {number(count, 'record')}",
@@ -310,7 +316,7 @@ def _topics(
         yield Left(_named("topic", others), f"nothing shows that pipeline {pipeline.name} writes to them")
 
 
-def _publication(command: Command, found: Found) -> Iterator[Step | Left]:
+def _publication(command: Command, found: PipelineRemains) -> Iterator[RemovalStep | Left]:
     publication = found.server.publication
     if publication is None:
         return
@@ -327,10 +333,10 @@ def _publication(command: Command, found: Found) -> Iterator[Step | Left]:
             f'it belongs to role {plain(owner)}. As that role or a superuser: DROP PUBLICATION "{quoted}";',
         )
     else:
-        yield Step("publication", what, number(len(publication.tables), "table"))
+        yield RemovalStep("publication", what, number(len(publication.tables), "table"))
 
 
-def _notes(command: Command, pipeline: Pipeline, with_topics: bool) -> tuple[str, ...]:
+def _notes(command: Command, pipeline: RemovedPipeline, with_topics: bool) -> tuple[str, ...]:
     if command == "drop":
         return ("Changes that were not delivered yet are not delivered any more.",)
     again = (
@@ -353,7 +359,7 @@ def _named(what: str, names: Sequence[str]) -> str:
     return f"{what}{'' if len(names) == 1 else 's'} {', '.join(names[:NAMED_MAX])}{more}"
 
 
-def lines(plan: Plan, width: int) -> Iterator[str]:
+def lines(plan: RemovalPlan, width: int) -> Iterator[str]:
     """Return the plan for people, in lines of at most `width` columns."""
     name = plan.pipeline.name
     if plan.steps:

@@ -26,7 +26,7 @@ _DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableProgress:
     """A read of a table.
 
     Attributes:
@@ -93,7 +93,7 @@ class SnapshotStatus:
         found = self.progress
         return 0 if found is None else max(0, found.complete + found.failed - len(found.outcomes))
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[TableProgress]:
         """Return all reads: the active ones, the waiting ones, then the ended ones in the order of their ends."""
         progress = self.progress
         if progress is None:
@@ -101,7 +101,7 @@ class SnapshotStatus:
         tasks = [self._of_task(task, progress) for task in progress.tasks]
         idle: State = "paused" if progress.paused else "waiting"
         waiting = [
-            Table(
+            TableProgress(
                 self.names.get(oid, f"oid {oid}"), idle, ADDED if oid in progress.added else "", now=self.now
             )
             for oid in progress.waiting.oids[progress.begun :]
@@ -113,9 +113,9 @@ class SnapshotStatus:
             *(_of_outcome(each, self.now) for each in progress.outcomes),
         ]
 
-    def _of_task(self, task: TableTask, progress: Progress) -> Table:
+    def _of_task(self, task: TableTask, progress: Progress) -> TableProgress:
         state: State = "paused" if progress.paused else "reading" if task.began else "waiting"
-        return Table(
+        return TableProgress(
             task.name or self.names.get(task.oid, f"oid {task.oid}"),
             state,
             ", ".join(task.askers) or task.request,
@@ -130,8 +130,8 @@ class SnapshotStatus:
         )
 
 
-def _of_outcome(outcome: Outcome, now: int) -> Table:
-    return Table(
+def _of_outcome(outcome: Outcome, now: int) -> TableProgress:
+    return TableProgress(
         outcome.name,
         "failed" if outcome.error else "complete",
         outcome.request,
@@ -199,7 +199,7 @@ _HEADS: Final = ("table", "state", "read", "rows", "rows/s", "started", "elapsed
 _RIGHT: Final = frozenset({"read", "rows", "rows/s", "elapsed", "left"})
 
 
-def _columns(tables: list[Table]) -> Iterator[str]:
+def _columns(tables: list[TableProgress]) -> Iterator[str]:
     cells = [_cells(each) for each in tables]
     used = [at for at in range(len(_HEADS)) if at < 2 or any(row[at] for row in cells)]
     widths = {at: max(len(_HEADS[at]), *(len(row[at]) for row in cells)) for at in used}
@@ -219,7 +219,7 @@ def _columns(tables: list[Table]) -> Iterator[str]:
             yield f"    {plain(table.error)}"
 
 
-def _cells(table: Table) -> tuple[str, ...]:
+def _cells(table: TableProgress) -> tuple[str, ...]:
     over = table.state in {"complete", "failed"}
     read = "" if over or not table.began else f"{table.share:.0%}"
     if read and table.bytes:
@@ -264,7 +264,7 @@ def as_object(status: SnapshotStatus) -> dict[str, Any] | None:
     }
 
 
-def _table_object(table: Table) -> dict[str, Any]:
+def _table_object(table: TableProgress) -> dict[str, Any]:
     return {
         "name": table.name,
         "state": table.state,

@@ -32,24 +32,24 @@ Kind = Literal["unheard", "open", "ended", "forgotten"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RequestVerdict:
     """State of a request by the checkpoint: not accepted yet, open, ended, or accepted and no longer remembered."""
 
     kind: Kind
     request: Requested | None = None
 
 
-def judge(found: Checkpoint | None, name: str, sent: Lsn) -> Verdict:
+def judge(found: Checkpoint | None, name: str, sent: Lsn) -> RequestVerdict:
     """Return the state of the request `name`, which is at `sent` in the WAL."""
     if found is None or found.position.end_lsn <= sent:
-        return Verdict("unheard")
+        return RequestVerdict("unheard")
     request = find_request((found.snapshot or Progress()).requests, name)
     if request is None:
-        return Verdict("forgotten")
-    return Verdict("ended" if request.has_ended else "open", request)
+        return RequestVerdict("forgotten")
+    return RequestVerdict("ended" if request.has_ended else "open", request)
 
 
-def outcome(verdict: Verdict) -> tuple[int, str]:
+def outcome(verdict: RequestVerdict) -> tuple[int, str]:
     """Return the exit code and the final message for a request that has ended."""
     request = verdict.request
     if request is None:
@@ -116,7 +116,7 @@ class _Wait:
                 )
             time.sleep(LOOK_S if self._deadline is None else min(LOOK_S, self._deadline - now))
 
-    def _look(self) -> Verdict | None:
+    def _look(self) -> RequestVerdict | None:
         try:
             found = peek(self._config)
         except SinkUnavailableError as error:
@@ -149,7 +149,7 @@ class _Wait:
             self._screen.note(text)
 
 
-class Lines(Screen):
+class WaitLines(Screen):
     """Display as lines for a pipe or a file: the progress every `LINE_S` seconds.
 
     Args:

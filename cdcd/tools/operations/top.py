@@ -67,7 +67,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DaemonAnswer:
     """The daemon's last answer.
 
     Attributes:
@@ -83,7 +83,7 @@ class Answer:
     stranger: str = ""
 
 
-def lines(answer: Answer, file: str, columns: int, rows: int, sort: str = "r") -> list[Line]:
+def lines(answer: DaemonAnswer, file: str, columns: int, rows: int, sort: str = "r") -> list[Line]:
     """Return the lines of the whole screen. `file` is the configuration's name, and `sort` a key of `SORTS`."""
     status = answer.status
     found = list(_wrapped(_away(answer, file), columns))
@@ -99,7 +99,7 @@ def lines(answer: Answer, file: str, columns: int, rows: int, sort: str = "r") -
     return [Line(set_cell_size(plain(line.text), columns).rstrip(), line.look) for line in shown]
 
 
-def text_lines(answer: Answer, file: str, columns: int) -> Iterator[str]:
+def text_lines(answer: DaemonAnswer, file: str, columns: int) -> Iterator[str]:
     """Yield the lines of the status once, for a file or a pipe, with all parts and tables."""
     for line in (*_away(answer, file), *(() if answer.status is None else _parts(answer.status))):
         yield plain(line.text)
@@ -115,7 +115,7 @@ def _wrapped(given: Iterable[Line], columns: int) -> Iterator[Line]:
             yield Line(text, line.look)
 
 
-def _away(answer: Answer, file: str) -> Iterator[Line]:
+def _away(answer: DaemonAnswer, file: str) -> Iterator[Line]:
     """Yield lines with the reason for a missing answer, and a hint."""
     if answer.stranger:
         yield Line(f"{answer.url} answers for another pipeline, {answer.stranger}.", "error")
@@ -242,14 +242,14 @@ LEAVE: Final = ("q", "Q", "\x1b")
 
 _COLOURS: Final = {"good": curses.COLOR_GREEN, "warning": curses.COLOR_YELLOW, "error": curses.COLOR_RED}
 
-Ask = Callable[[bool], Answer]
+Ask = Callable[[bool], DaemonAnswer]
 """Function that asks the daemon, for all tables or the busiest ones. A call may take seconds, and raises nothing."""
 
 
 class Poller:
     """Asks the daemon in its own thread. `answer` is the last answer."""
 
-    def __init__(self, ask: Ask, first: Answer) -> None:
+    def __init__(self, ask: Ask, first: DaemonAnswer) -> None:
         self.answer = first
         self.all_tables = False
         self._ask = ask
@@ -272,7 +272,7 @@ class Poller:
             self._wake.wait(ASK_S)
 
 
-def show(ask: Ask, first: Answer, file: str) -> None:
+def show(ask: Ask, first: DaemonAnswer, file: str) -> None:
     """Show the screen until the user leaves. Raises curses.error if the terminal is unknown (TERM)."""
     locale.setlocale(locale.LC_ALL, "")
     # A single Escape is a key here; the default would wait a second for the rest of a sequence.

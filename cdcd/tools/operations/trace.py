@@ -39,7 +39,7 @@ NOTICE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRecord:
     """One record of the row.
 
     Attributes:
@@ -108,7 +108,7 @@ def topics_of(config: Config, table: str) -> tuple[str, tuple[str, ...]]:
 
 def find(
     config: Config, topics: Sequence[str], key: Key, *, last: int, notice: Callable[[str], None]
-) -> tuple[int, list[Found]]:
+) -> tuple[int, list[FoundRecord]]:
     """Read the topics up to their present ends. Returns the number of the row's records, and the last `last` records.
 
     Raises:
@@ -119,7 +119,7 @@ def find(
     connection, _ = client.configured(config.kafka)
     wanted = frozenset(topics)
     follower = Follower(connection, f"{config.name}-trace", lambda topic: topic in wanted, beginning=True)
-    kept: deque[Found] = deque(maxlen=last)
+    kept: deque[FoundRecord] = deque(maxlen=last)
     count = read = 0
     told_at = time.monotonic()
     try:
@@ -142,12 +142,12 @@ def find(
     )
 
 
-def found_of(seen: Seen, written_ms: int) -> Found:
+def found_of(seen: Seen, written_ms: int) -> FoundRecord:
     """Place, operation and position of a record. `written_ms`: Kafka's timestamp; 0 or less: there is none."""
     envelope = None if seen.value is None else Filter().wanted(seen)
     source = {} if envelope is None else envelope["source"]
     op = "TOMBSTONE" if seen.value is None else "" if envelope is None else OPERATIONS.get(envelope["op"], "")
-    return Found(
+    return FoundRecord(
         seen.topic,
         seen.partition or 0,
         seen.offset or 0,
@@ -171,7 +171,7 @@ def lines(
     topics: Sequence[str],
     *,
     count: int,
-    found: Sequence[Found],
+    found: Sequence[FoundRecord],
     mirrored: Iterable[str] = (),
 ) -> Iterator[str]:
     """Yield lines about publication, filter, route, delivery and records of the row.
@@ -231,7 +231,7 @@ def _delivered(status: PipelineStatus) -> str:
     return f"everything up to {checkpoint.position}{at}"
 
 
-def _record(found: Found) -> str:
+def _record(found: FoundRecord) -> str:
     parts = [f"{found.op or 'ROW':9}"]
     if found.lsn is not None:
         parts.append(f"LSN {Lsn(found.lsn)}")
@@ -272,7 +272,7 @@ def reasons(table: str, config: Config, status: PipelineStatus) -> Iterator[str]
     yield "Kafka may have deleted the record (retention of the topic)."
 
 
-def mirror_lines(status: Mapping[str, Any], table: str, newest: Found | None) -> Iterator[str]:
+def mirror_lines(status: Mapping[str, Any], table: str, newest: FoundRecord | None) -> Iterator[str]:
     """Yield lines about the row in a mirror. `status`: the object of `cdcd mirror status --format json`."""
     entries = [each for each in status.get("tables", ()) if each.get("table") == table]
     if not entries:

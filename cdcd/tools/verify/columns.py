@@ -33,7 +33,7 @@ def quoted(name: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConversionPlan:
     """Conversion of rows of one shape to the present columns.
 
     Attributes:
@@ -77,16 +77,16 @@ class Columns:
         self._names = tuple([quoted(name) for name in self.names])
         self._defaults = [NULL if default is None else pack(default) for default in defaults]
         self._former = former
-        self._plans: dict[Shape, Plan] = {}
+        self._plans: dict[Shape, ConversionPlan] = {}
 
-    def plan(self, shape: Shape) -> Plan:
+    def plan(self, shape: Shape) -> ConversionPlan:
         """Return the conversion of rows of this shape to the present columns."""
         found = self._plans.get(shape)
         if found is None:
             found = self._plans[shape] = self._make(shape)
         return found
 
-    def _make(self, shape: Shape) -> Plan:
+    def _make(self, shape: Shape) -> ConversionPlan:
         names, fingerprint = shape
         then = self._former.get(fingerprint)
         place = {name: at for at, name in enumerate(names)}
@@ -121,7 +121,7 @@ class Columns:
                     unlike.add(at)
             labels.append(renamed)
         same = names == self._names and places == list(range(len(names))) and not any(labels)
-        return Plan(tuple(places), frozenset(unlike), frozenset(doubtful), tuple(labels), same)
+        return ConversionPlan(tuple(places), frozenset(unlike), frozenset(doubtful), tuple(labels), same)
 
     def now(self, shape: Shape, packed: bytes) -> bytes:
         """Return a row in the present columns."""
@@ -162,7 +162,7 @@ def renamed_labels(then: ColumnForm, now: ColumnForm) -> dict[bytes, bytes]:
     }
 
 
-class Descriptions:
+class TopicDescriptions:
     """Descriptions in the schemas topic of the tables with these topics. The caller owes `close`.
 
     Args:

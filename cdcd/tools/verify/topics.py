@@ -39,7 +39,7 @@ from cdcd.core.snapshot.reading import Visibility
 from cdcd.daemon.settings import require_json
 from cdcd.telemetry.terminal_text import number
 from cdcd.tools.operations.sides import bound_columns
-from cdcd.tools.verify.columns import Columns, Descriptions
+from cdcd.tools.verify.columns import Columns, TopicDescriptions
 from cdcd.tools.verify.comparing import Outcome, SourceRow, TableComparison
 from cdcd.tools.verify.delivery import (
     ANSWER_S,
@@ -69,7 +69,7 @@ Choose = Callable[[Mapping[str, int]], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ComparisonOptions:
     """Options of a verification.
 
     Attributes:
@@ -95,7 +95,7 @@ class TopicsTarget:
         notice: called with a sentence about a long step.
     """
 
-    def __init__(self, config: Config, options: Options, folder: Path, notice: Notice) -> None:
+    def __init__(self, config: Config, options: ComparisonOptions, folder: Path, notice: Notice) -> None:
         check_records(config)
         self._config = config
         self._options = options
@@ -115,7 +115,7 @@ class TopicsTarget:
         self._bindings = bound_columns(config)
         group = f"{config.name}-verify"
         self._reader = BoundedReader(self._client, group)
-        self._descriptions = Descriptions(self._client, group, config.topics.schemas, options.timeout_s)
+        self._descriptions = TopicDescriptions(self._client, group, config.topics.schemas, options.timeout_s)
         self._store = RowStore(folder)
         self._sight = Sight(Visibility(0, 0), 0, 0)
         self._locked = False

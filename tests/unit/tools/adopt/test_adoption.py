@@ -17,7 +17,7 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt import report, settings
 from cdcd.tools.adopt.adoption import Adoption, adopt, read, save
 from cdcd.tools.adopt.options import OPTIONS, PRODUCER
-from cdcd.tools.adopt.takeover import Gap, Outcome, Twice
+from cdcd.tools.adopt.takeover import Gap, TakeoverOutcome, Twice
 from cdcd.tools.adopt.verdicts import Kind
 from tests.unit.tools.adopt.test_judging import EQUAL, MINIMAL
 
@@ -272,7 +272,7 @@ def refusal(name: str) -> str:
     return ""
 
 
-def outcome(**changes: object) -> Outcome:
+def outcome(**changes: object) -> TakeoverOutcome:
     twice = Twice(9, 8, Lsn(0x100), Lsn(0x200), None, 12, is_complete=True, is_readable=True)
     values: dict[str, Any] = {
         "slot": "s",
@@ -284,7 +284,7 @@ def outcome(**changes: object) -> Outcome:
         "driver_confirms": False,
         "unfinished_tables": False,
     }
-    return Outcome(**{**values, **changes})
+    return TakeoverOutcome(**{**values, **changes})
 
 
 def test_a_takeover_is_told_by_lsn() -> None:

@@ -15,9 +15,9 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt.connect_api import Connector
 from cdcd.tools.adopt.takeover import (
     Gap,
-    Plan,
     Tails,
-    Written,
+    TakeoverPlan,
+    WrittenEvent,
     gap,
     take_over,
     twice,
@@ -34,12 +34,12 @@ def test_events_that_slot_and_topics_have_come_twice() -> None:
     ]
     # The connector was killed in the second one, and has written an event of the first one twice by itself.
     written = [
-        Written(1, 101),
-        Written(1, 102),
-        Written(1, 102),
-        Written(2, 103),
-        Written(2, 103),
-        Written(9, 1),
+        WrittenEvent(1, 101),
+        WrittenEvent(1, 102),
+        WrittenEvent(1, 102),
+        WrittenEvent(2, 103),
+        WrittenEvent(2, 103),
+        WrittenEvent(9, 1),
     ]
     found = twice(pending, written)
     assert (found.events, found.transactions) == (4, 2)
@@ -48,8 +48,8 @@ def test_events_that_slot_and_topics_have_come_twice() -> None:
 
 def test_nothing_comes_twice_where_the_slot_has_nothing_or_the_topics_have_none_of_it() -> None:
     for pending, written in (
-        ([], [Written(1, 1)]),
-        ([PendingTransaction(1, 5, {1: 1})], [Written(2, 1), Written(1, 2)]),
+        ([], [WrittenEvent(1, 1)]),
+        ([PendingTransaction(1, 5, {1: 1})], [WrittenEvent(2, 1), WrittenEvent(1, 2)]),
     ):
         found = twice(pending, written)
         assert (found.events, found.transactions, found.first, found.partly) == (0, 0, None, None)
@@ -59,7 +59,7 @@ def test_a_transaction_of_which_a_part_is_skipped_in_the_middle_is_not_partly_if
     None
 ):
     pending = [PendingTransaction(1, 10, {1: 2}), PendingTransaction(2, 20, {2: 1})]
-    assert twice(pending, [Written(1, 1), Written(2, 2)]).partly is None
+    assert twice(pending, [WrittenEvent(1, 1), WrittenEvent(2, 2)]).partly is None
 
 
 def test_a_slot_behind_the_offset_has_a_gap() -> None:
@@ -93,7 +93,7 @@ def test_events_of_the_transactions_are_taken_with_a_schema_and_without() -> Non
         record(7, 4, snapshot="incremental"),
     ):
         tails.take(value)
-    assert tails.events == [Written(7, 1), Written(8, 2)]
+    assert tails.events == [WrittenEvent(7, 1), WrittenEvent(8, 2)]
     assert tails.unreadable == 0
 
 
@@ -125,7 +125,7 @@ def test_cloudevents_name_their_transaction_in_attributes() -> None:
         {"iodebeziumtxId": "9"},
     ):
         tails.take(json.dumps({**event, **more}).encode())
-    assert tails.events == [Written(7, 5), Written(8, 5)]
+    assert tails.events == [WrittenEvent(7, 5), WrittenEvent(8, 5)]
     tails.take(b'{"specversion": "1.0", "id": "1", "data": {}}')
     assert tails.unreadable == 1
 
@@ -135,7 +135,7 @@ CONFIG = parse_config(
     "name: shop\npostgres: {dsn: 'postgresql://cdcd@127.0.0.1:1/shop'}\nkafka: {bootstrap_servers: '127.0.0.1:1'}\n",
     {},
 )
-PLAN = Plan(
+PLAN = TakeoverPlan(
     CONFIG,
     Connector("http://127.0.0.1:1/connectors/shop"),
     None,

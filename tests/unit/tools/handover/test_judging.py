@@ -17,7 +17,7 @@ from cdcd.core.protocol.messages import (
     Truncate,
 )
 from cdcd.core.protocol.writer import write_message
-from cdcd.tools.handover.judging import Judge, Transaction, TransactionReader, Verdict, refuse
+from cdcd.tools.handover.judging import HandoverVerdict, Judge, JudgedTransaction, TransactionReader, refuse
 
 FENCE = 1000
 SEAL = Seal(FENCE, "7002", 50, "pg_16400", 0, "token")
@@ -26,28 +26,28 @@ OTHER = Relation(None, 2, "public", "u", "d", (Column(1, "id", 23, -1),))
 ROW = Insert(None, 1, (b"1",))
 
 
-def held(end_lsn: int, origin_lsn: int = FENCE) -> Transaction:
+def held(end_lsn: int, origin_lsn: int = FENCE) -> JudgedTransaction:
     """Applied for the former server, and in Kafka."""
-    return Transaction(end_lsn - 10, end_lsn, "pg_16400", origin_lsn, ("public.t",))
+    return JudgedTransaction(end_lsn - 10, end_lsn, "pg_16400", origin_lsn, ("public.t",))
 
 
-def after_the_fence(end_lsn: int) -> Transaction:
+def after_the_fence(end_lsn: int) -> JudgedTransaction:
     return held(end_lsn, FENCE + 1)
 
 
-def own(end_lsn: int) -> Transaction:
+def own(end_lsn: int) -> JudgedTransaction:
     """Written on the new server."""
-    return Transaction(end_lsn - 10, end_lsn, "", 0, ("public.t",))
+    return JudgedTransaction(end_lsn - 10, end_lsn, "", 0, ("public.t",))
 
 
-def judged(*transactions: Transaction) -> Verdict:
+def judged(*transactions: JudgedTransaction) -> HandoverVerdict:
     judge = Judge(SEAL)
     for each in transactions:
         judge.take(each)
     return judge.verdict()
 
 
-def read(*messages: Message) -> list[Transaction]:
+def read(*messages: Message) -> list[JudgedTransaction]:
     reader = TransactionReader()
     frames = [write_frame(XLogData(0, 0, 0, write_message(message))) for message in messages]
     return [found for frame in frames if (found := reader.take(frame)) is not None]
@@ -56,14 +56,14 @@ def read(*messages: Message) -> list[Transaction]:
 def test_a_transaction_has_its_origin_and_the_tables_that_it_changed():
     begin, commit = Begin(100, 0, 7), Commit(100, 110, 0)
     assert read(begin, Origin(900, "pg_16400"), TABLE, ROW, ROW, commit) == [
-        Transaction(100, 110, "pg_16400", 900, ("public.t",))
+        JudgedTransaction(100, 110, "pg_16400", 900, ("public.t",))
     ]
     # The next one has no origin, for it was written here.
     assert read(
         begin, Origin(900, "pg_16400"), TABLE, ROW, commit, Begin(120, 0, 8), ROW, Commit(120, 130, 0)
     ) == [
-        Transaction(100, 110, "pg_16400", 900, ("public.t",)),
-        Transaction(120, 130, "", 0, ("public.t",)),
+        JudgedTransaction(100, 110, "pg_16400", 900, ("public.t",)),
+        JudgedTransaction(120, 130, "", 0, ("public.t",)),
     ]
 
 
@@ -95,11 +95,13 @@ def test_without_any_transaction_it_goes_on_where_the_slot_begins():
     [
         (own(300), "0/122 of the new server"),
         (after_the_fence(300), "0/3E9 of the former server"),
-        (Transaction(290, 300, "pg_other", 5, ("public.t",)), "0/5 of the former server"),
+        (JudgedTransaction(290, 300, "pg_other", 5, ("public.t",)), "0/5 of the former server"),
     ],
     ids=["own", "former", "another subscription"],
 )
-def test_a_write_behind_what_kafka_holds_is_refused_with_its_lsn_or_delivered(late: Transaction, named: str):
+def test_a_write_behind_what_kafka_holds_is_refused_with_its_lsn_or_delivered(
+    late: JudgedTransaction, named: str
+):
     verdict = judged(held(100), late)
     assert (verdict.position, verdict.late_count, verdict.lost_count) == (100, 1, 0)
     with pytest.raises(PositionError, match="1 transaction was written after the fence") as refused:

@@ -6,11 +6,18 @@ from cdcd.adapters.postgres.pipeline_state import Instance
 from cdcd.core.engine.checkpoint import Seal
 from cdcd.core.errors import CdcdError, FencedError, PositionError, SourceError
 from cdcd.tools.operations.removal import pipeline_of
-from cdcd.tools.operations.removal_plan import Command, Found, Pipeline, Plan, decide, lines
+from cdcd.tools.operations.removal_plan import (
+    Command,
+    PipelineRemains,
+    RemovalPlan,
+    RemovedPipeline,
+    decide,
+    lines,
+)
 from tests.unit.config.test_loading import parse
 from tests.unit.tools.operations.test_pipeline_status import CHECKPOINT, DOWN, SERVER, SLOT, UNREAD
 
-PIPELINE = Pipeline(
+PIPELINE = RemovedPipeline(
     name="shop",
     file="cdcd.yaml",
     slot="cdcd_shop",
@@ -23,7 +30,7 @@ PIPELINE = Pipeline(
     reads_tables=True,
 )
 TOPICS = {"shop.checkpoint": 9, "shop.schemas": 2, "shop.message": 0, "shop.public.orders": 1200}
-FOUND = Found(
+FOUND = PipelineRemains(
     DOWN,
     CHECKPOINT.system_identifier,
     CHECKPOINT,
@@ -37,16 +44,20 @@ STANDBY = Instance(12, "shop lock", "10.0.0.6", None)
 
 
 def plan(
-    command: Command, found: Found = FOUND, pipeline: Pipeline = PIPELINE, *, with_topics: bool = False
-) -> Plan:
+    command: Command,
+    found: PipelineRemains = FOUND,
+    pipeline: RemovedPipeline = PIPELINE,
+    *,
+    with_topics: bool = False,
+) -> RemovalPlan:
     return decide(command, pipeline, found, with_topics=with_topics)
 
 
-def steps(planned: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
+def steps(planned: RemovalPlan) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(step.kind, step.frees, step.topics) for step in planned.steps]
 
 
-def left(planned: Plan) -> str:
+def left(planned: RemovalPlan) -> str:
     return "\n".join(f"{each.what}: {each.why}" for each in planned.left)
 
 
@@ -246,7 +257,9 @@ def test_nothing_is_taken_away_while_a_handover_is_under_way(command: Command, s
 
 @pytest.mark.parametrize("command", ["drop", "reset"])
 @pytest.mark.parametrize("found", [FORMER, replace(FORMER, checkpoint=SEALED)], ids=["adopted", "sealed"])
-def test_the_checkpoint_of_a_server_that_is_named_as_gone_is_taken_away(command: Command, found: Found):
+def test_the_checkpoint_of_a_server_that_is_named_as_gone_is_taken_away(
+    command: Command, found: PipelineRemains
+):
     planned = plan(command, found, replace(PIPELINE, checkpoint_of="7"))
     assert planned.refusal is None
     assert [kind for kind, _, _ in steps(planned)][:2] == ["slot", "checkpoint"]
@@ -255,7 +268,7 @@ def test_the_checkpoint_of_a_server_that_is_named_as_gone_is_taken_away(command:
 
 
 def test_where_nothing_is_left_the_command_says_so():
-    nothing = Found(replace(DOWN, slot=None, publication=None), "7", None, {}, frozenset())
+    nothing = PipelineRemains(replace(DOWN, slot=None, publication=None), "7", None, {}, frozenset())
     planned = plan("drop", nothing)
     assert (planned.steps, planned.notes) == ((), ())
     assert next(lines(planned, 80)) == "There is nothing of pipeline shop to drop."

@@ -7,7 +7,7 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.outcomes import CANCELLED, Requested
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.position import Position
-from cdcd.tools.operations.snapshot_wait import Verdict, judge, outcome
+from cdcd.tools.operations.snapshot_wait import RequestVerdict, judge, outcome
 
 SENT = Lsn(100)
 OPEN = Requested("me", 2, 1, asked=10)
@@ -52,5 +52,5 @@ def test_a_request_has_ended_if_a_checkpoint_behind_it_says_so(found: Checkpoint
     ],
 )
 def test_the_exit_code_says_what_kind_of_end_it_was(request_: Requested | None, code: int, text: str):
-    got, said = outcome(Verdict("ended", request_))
+    got, said = outcome(RequestVerdict("ended", request_))
     assert (got, text in said) == (code, True), said

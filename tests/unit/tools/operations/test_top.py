@@ -2,13 +2,13 @@ import pytest
 from rich.cells import cell_len
 
 from cdcd.telemetry.state import Telemetry
-from cdcd.tools.operations.top import SORTS, Answer, lines, text_lines
+from cdcd.tools.operations.top import SORTS, DaemonAnswer, lines, text_lines
 from tests.unit.telemetry.status_examples import HOSTILE, busy, status_of
 
 URL = "http://127.0.0.1:9464"
 
 
-def shown(answer: Answer, columns: int = 100, rows: int = 40, sort: str = "r") -> str:
+def shown(answer: DaemonAnswer, columns: int = 100, rows: int = 40, sort: str = "r") -> str:
     return "\n".join(line.text for line in lines(answer, "cdcd.yaml", columns, rows, sort))
 
 
@@ -19,7 +19,7 @@ def many(tables: int = 500) -> Telemetry:
 
 
 def test_the_screen_has_what_an_operator_looks_for():
-    text = shown(Answer(URL, status_of(busy())))
+    text = shown(DaemonAnswer(URL, status_of(busy())))
     for part in (
         "shop: waits for Kafka; nothing is lost", "role      active", "lag       30 s, 4 kB", "Kafka has not answered",
         "Hint: connection refused", "keeps 17 MB of WAL, may be lost in 17 min", "1 prepared, the oldest for 1 min",
@@ -33,44 +33,44 @@ def test_the_screen_has_what_an_operator_looks_for():
 @pytest.mark.parametrize("name", ["public.orders", "日本語.テーブル" * 5, HOSTILE])
 def test_no_line_is_wider_than_the_screen_and_there_are_no_more_than_it_has(columns, rows, name):
     for telemetry in (busy("shop", name, name * 20), many(), Telemetry("shop", "slot")):
-        found = lines(Answer(URL, status_of(telemetry), 3.0), "cdcd.yaml", columns, rows)
+        found = lines(DaemonAnswer(URL, status_of(telemetry), 3.0), "cdcd.yaml", columns, rows)
         assert len(found) <= rows
         assert all(cell_len(line.text) <= columns for line in found)
         assert all(line.text.isprintable() for line in found)
 
 
 def test_what_does_not_fit_is_said():
-    text = shown(Answer(URL, status_of(many(), 10_000)), rows=24)
+    text = shown(DaemonAnswer(URL, status_of(many(), 10_000)), rows=24)
     rows = [line for line in text.splitlines() if line.startswith("public.t")]
     assert f"and {500 - len(rows)} tables more" in text
     # The status has fewer tables than there are, and the count is still right.
-    text = shown(Answer(URL, status_of(many(), 5)), rows=60)
+    text = shown(DaemonAnswer(URL, status_of(many(), 5)), rows=60)
     assert "and 495 tables more" in text
 
 
 @pytest.mark.parametrize("sort", SORTS)
 def test_every_key_sorts(sort):
-    text = shown(Answer(URL, status_of(many(), 10_000)), sort=sort)
+    text = shown(DaemonAnswer(URL, status_of(many(), 10_000)), sort=sort)
     rows = [line.split()[0] for line in text.splitlines() if line.startswith("public.t")]
     assert rows[0] == ("public.t0" if sort == "n" or sort in "ud" else "public.t499")
 
 
 def test_a_daemon_that_is_down_is_told_with_what_to_do_and_its_last_answer_stays():
-    down = shown(Answer(URL, None, 4.0))
+    down = shown(DaemonAnswer(URL, None, 4.0))
     assert f"No daemon answers at {URL}." in down
     assert "cdcd run --config cdcd.yaml" in down
-    stale = shown(Answer(URL, status_of(busy()), 75.0))
+    stale = shown(DaemonAnswer(URL, status_of(busy()), 75.0))
     assert "since 1 min" in stale
     assert "The screen shows its last answer." in stale
     assert "public.orders" in stale
 
 
 def test_another_pipelines_daemon_and_a_place_that_is_not_known_are_told():
-    assert f"{URL} answers for another pipeline, bank." in shown(Answer(URL, stranger="bank"))
-    assert "cdcd top --url http://host:9464" in shown(Answer(""))
+    assert f"{URL} answers for another pipeline, bank." in shown(DaemonAnswer(URL, stranger="bank"))
+    assert "cdcd top --url http://host:9464" in shown(DaemonAnswer(""))
 
 
 def test_the_text_for_a_pipe_has_all_tables_of_the_status():
-    text = list(text_lines(Answer(URL, status_of(many(), 10_000)), "cdcd.yaml", 80))
+    text = list(text_lines(DaemonAnswer(URL, status_of(many(), 10_000)), "cdcd.yaml", 80))
     assert len([line for line in text if line.startswith("public.t")]) == 500
     assert "q leave" not in "\n".join(text)

@@ -6,7 +6,15 @@ import pytest
 from cdcd.config.loading import parse_config
 from cdcd.core.catalog.oids import Oids
 from cdcd.core.errors import ConfigError
-from cdcd.tools.operations.trace import Found, lines, matches, mirror_lines, parse_key, reasons, topics_of
+from cdcd.tools.operations.trace import (
+    FoundRecord,
+    lines,
+    matches,
+    mirror_lines,
+    parse_key,
+    reasons,
+    topics_of,
+)
 from tests.unit.tools.operations.test_pipeline_status import DOWN, WELL, progress
 
 TEXT = """
@@ -21,7 +29,7 @@ RECORD = (
     "  UPDATE     LSN 0/2000  transaction 712  committed 2026-09-21 14:13:20.000  -> shop.public.orders [2] offset 123"
     "  written 2026-09-21 14:13:20.250, 0.2 s after the commit"
 )
-FOUND = Found("shop.public.orders", 2, 123, "UPDATE", 0x2000, 712, 1_790_000_000_000, 1_790_000_000_250)
+FOUND = FoundRecord("shop.public.orders", 2, 123, "UPDATE", 0x2000, 712, 1_790_000_000_000, 1_790_000_000_250)
 
 
 def test_a_key_is_given_by_column_or_in_its_order():
