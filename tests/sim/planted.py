@@ -253,7 +253,6 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "aside_since_the_fault": _in_engine(TABLE_FAULTS, fates=aside.StaysAtItsFault),
         "aside_back_without_a_name": _in_engine(TABLE_FAULTS, fates=aside.ComesBackWithoutAName),
         "aside_forgotten_at_the_start": _in_engine(TABLE_FAULTS, fates=aside.IsForgottenAtTheStart),
-        "aside_keeps_its_name": _in_engine(TABLE_FAULTS_AND_KILLS["swaps"], fates=aside.KeepsItsFormerName),
         "aside_dropped_and_kept": _in_engine(TABLE_FAULTS_AND_KILLS["drops"], fates=aside.KeepsDroppedTables),
         "aside_dropped_too_soon": _in_engine(TABLE_FAULTS_AND_KILLS["drops"], fates=aside.LetsGoTooSoon),
         "aside_first_return_not_noted": _in_engine(

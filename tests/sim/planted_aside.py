@@ -129,13 +129,6 @@ class IsForgottenAtTheStart(Fates):
         super().__init__((), *arguments, **options)
 
 
-class KeepsItsFormerName(Fates):
-    """A table that is set aside keeps the topic of a name that it gave away, so another table's records are removed."""
-
-    def may_have_records(self, oid: int, lsn: int) -> bool:
-        return True
-
-
 class KeepsDroppedTables(Fates):
     """A table that was dropped while it is set aside stays in the checkpoint."""
 
