@@ -63,3 +63,18 @@ def test_a_bytea_whose_text_is_too_large_is_told_and_comes_in_binary(one: Trial)
     one.insert(3)
     one.daemon.await_event("message.large", timeout_s=LONG_S)
     one.expect(2, 3)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3 * LONG_S)
+@pytest.mark.postgres(only=18)
+def test_an_old_and_a_new_row_that_are_too_large_together_are_told(one: Trial):
+    one.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    said = ends(
+        one,
+        f"INSERT INTO t (id, long) VALUES (2, {TEXT.format(bytes=600 * MB)}); UPDATE t SET note = 'n' WHERE id = 2",
+    )
+    assert "string buffer" in said.message or "enlarge" in said.message
+    assert re.search("for the change at LSN [0-9A-F]+/[0-9A-F]+", said.message)
+    assert "ALTER PUBLICATION" in said.hint
+    assert table_of(one, said) == "t"
