@@ -49,7 +49,7 @@ _COLUMNS_MAX: Final = 100
     "accepted",
     multiple=True,
     metavar="OPTION",
-    help="Take over although this option is impossible or unknown. May be repeated; all: all of them.",
+    help="Take over although this option is impossible or unknown. May be repeated; `all` accepts all of them.",
 )
 @click.option(
     "--accept-gap", is_flag=True, help="Take over although somebody has moved the slot past the offset."
@@ -87,7 +87,7 @@ def command(
     or impossible, with the reason. The file has only references to secrets, and the output shows none. Without
     --takeover, the command changes nothing else.
 
-    --takeover needs the URL. It makes the publication if cdcd needs another one, stops the connector, reads its offset,
+    --takeover needs the URL. It creates a publication if cdcd needs another one, stops the connector, reads its offset,
     and compares the slot with the topics. If it was interrupted, run it again.
 
     \b
@@ -129,7 +129,7 @@ def command(
     written = adoption.save(output, text, force=force)
     outcome = None
     if form == "text":
-        say(f"{output} {'is written' if written else 'is there already, with the same text'}.")
+        say(f"{output} {'is written' if written else 'exists already with the same text'}.")
     if takeover and not found.is_blocked(accepted):
         assert connector is not None, "--takeover has a URL"
         outcome = _take_over(found, connector, accept_gap=accept_gap)

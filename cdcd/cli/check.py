@@ -117,7 +117,7 @@ def _folded(findings: Sequence["Finding"], columns: int) -> Iterator[str]:
     for subjects in alike.values():
         names = list(dict.fromkeys(subjects))
         more = len(names) - _ALIKE_MAX
-        parts += names if more <= 0 else [f"{names[0]} and {len(names) - 1} more like it"]
+        parts += names if more <= 0 else [f"{names[0]} and {len(names) - 1} similar ones"]
     if parts:
         head = click.style(f"{'ok':<8}", fg=_COLORS["ok"])
         first, *rest = _wrapped(", ".join(dict.fromkeys(parts)), columns)

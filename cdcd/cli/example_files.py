@@ -48,7 +48,7 @@ def write_examples(folder: Path) -> list[Path]:
         for path, content in files.items():
             if path.exists() and path.read_bytes() != content:
                 raise ConfigError(
-                    f"{path} is there already, and differs from the example; nothing was written.",
+                    f"{path} exists already and differs from the example; nothing was written.",
                     hint="Name another folder, or move the file away.",
                 )
         for path, content in files.items():

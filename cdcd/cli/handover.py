@@ -14,8 +14,8 @@ from cdcd.core.pasted import cdcd
 def command() -> None:
     """Move a pipeline to another PostgreSQL server.
 
-    For a major upgrade or a blue/green switch, where the new server follows the former one by a subscription (native
-    logical replication). The topics stay, and consumers get every change once. See docs/handover.md.
+    For a major upgrade or a blue/green switch, where the new server follows the former server by a subscription
+    (native logical replication). The topics stay, and consumers get every change once. See docs/handover.md.
     """
 
 
@@ -131,11 +131,11 @@ def adopt(file: Path, deliver_writes: bool) -> int:
 
     done = run(config, deliver_writes=deliver_writes, say=say)
     if done.verdict is None:
-        say(f"The pipeline goes on from this server already, at {Lsn(done.position)}.")
+        say(f"The pipeline already continues from this server, at {Lsn(done.position)}.")
         return 0
     say(f"{done.verdict.held} transactions came from the former server, and Kafka holds them.")
     if done.verdict.late_count:
-        say(f"{done.verdict.late_count} later ones will be delivered from this server.")
+        say(f"{done.verdict.late_count} later transactions will be delivered from this server.")
     say(f"Adopted at {Lsn(done.position)}. Next: {cdcd('run', '--config', file)}")
     return 0
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cdcd.tools.heal.comparer import TopicComparer
 
 _PLAN = """\
-`cdcd heal` would make the slot {slot} again, and compare each topic of the pipeline {name} with its table at the
+`cdcd heal` would create the slot {slot} again, and compare each topic of the pipeline {name} with its table at the
 slot's first position. Each difference becomes a record: deletes, updates, inserts. If a topic cannot be compared
 reliably, a truncate record ends the former rows, and the table is read again. Changes since the last delivery that
 were undone or overwritten have no records.

@@ -74,7 +74,7 @@ def command(
     kafka = asker.ask("--kafka", kafka, "Kafka's brokers", None)
     brokers, why = first_files.count_brokers(kafka)
     if why:
-        say(f"note: {why}. The configuration is written all the same.", err=True)
+        say(f"note: {why}. The configuration is written nevertheless.", err=True)
     answers = first_files.Answers(
         name,
         first_files.pipeline_dsn(dsn, role, found),

@@ -461,7 +461,7 @@ def _check_routes(pipeline: "Config | None") -> None:
     if pipeline is not None and pipeline.routes.tables:
         raise ConfigError(
             f"The pipeline's configuration routes the rows of {', '.join(pipeline.routes.tables)} to several topics "
-            "(routes.tables), and cdcd mirror follows one topic of a table.",
+            "(routes.tables), and cdcd mirror reads only one topic of a table.",
             hint="Mirror a pipeline without routes: a second one, with a slot and a prefix of its own.",
         )
 
@@ -472,8 +472,8 @@ def _check_modes(pipeline: "Config | None") -> None:
         return
     if pipeline.event_flattening.enabled:
         raise ConfigError(
-            "The pipeline's records are flattened (event_flattening), so they do not tell which change of a row comes "
-            "first.",
+            "The pipeline's records are flattened (event_flattening), so the order of the changes of a row is not "
+            "known.",
             hint="Mirror a pipeline without event_flattening: a second one, with a slot and a prefix of its own.",
         )
     if pipeline.format.value == "cloudevents":
@@ -484,8 +484,8 @@ def _check_modes(pipeline: "Config | None") -> None:
     skipped = [op for op in pipeline.topics.skipped_operations if op != "t"]
     if skipped:
         raise ConfigError(
-            f"The pipeline's topics leave out the operations {', '.join(skipped)} (topics.skipped_operations), so they "
-            "do not tell what is in the tables.",
+            f"The pipeline's topics leave out the operations {', '.join(skipped)} (topics.skipped_operations), so the "
+            f"rows of the tables cannot be derived from them.",
             hint="Mirror a pipeline that writes all operations.",
         )
     if pipeline.fields.renames:

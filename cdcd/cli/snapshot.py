@@ -88,7 +88,7 @@ def start(
     more = "" if len(signal.tables) <= _NAMED_MAX else f" and {len(signal.tables) - _NAMED_MAX} more"
     if not waits:
         say(f"asked for {names}{more} as {request} at {position}")
-        say(f"`{cdcd('snapshot', 'status', '--config', file)}` shows what becomes of it")
+        say(f"`{cdcd('snapshot', 'status', '--config', file)}` shows the progress")
         return 0
     try:
         say(f"asked for {names}{more} as {request} at {position}; waiting until it is read")
@@ -166,7 +166,7 @@ def _load(file: Path) -> "Config":
 
 def _ask(file: Path, **fields: Any) -> int:
     _, position = _send(_load(file), **fields)
-    say(f"asked at {position}; `cdcd snapshot status` shows what becomes of it")
+    say(f"requested at {position}; `cdcd snapshot status` shows the progress")
     return 0
 
 

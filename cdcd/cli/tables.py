@@ -84,5 +84,5 @@ def _ask(file: Path, action: str, tables: tuple[str, ...]) -> int:
 
     check_server(config, "tables request", notice)
     _, position = ask(config, Signal(pipeline=config.name, action=action, tables=tables), notice)
-    say(f"asked at {position}; `{cdcd('tables', '--config', file)}` shows what becomes of it")
+    say(f"requested at {position}; `{cdcd('tables', '--config', file)}` shows the state")
     return 0

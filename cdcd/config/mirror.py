@@ -98,7 +98,7 @@ class PipelineTopics(Section):
         json_schema_extra={"default_from": "{prefix}.schemas"},
     )
     checkpoint: TopicName = Field(
-        description="Topic with the daemon's position, by which consistent batches are cut.",
+        description="Topic with the daemon's checkpoints, which give the ends of consistent batches.",
         json_schema_extra={"default_from": "{prefix}.checkpoint"},
     )
     message: TopicName = Field(
@@ -207,8 +207,9 @@ class TablesConfig(Section):
     )
     deletes: Literal["remove", "mark"] = Field(
         "remove",
-        description="Treatment of a mirror's row that the source deletes. remove: it goes. mark: it stays with its "
-        "last values, and the column _cdcd_deleted is true; false in all other rows. Truncates and changes of the key "
+        description="Treatment of a mirror's row that the source deletes. remove: the row is removed. mark: the row "
+        "stays with its last values, and its column _cdcd_deleted is true (false in all other rows). Truncates and "
+        "changes of the key "
         "are deletes too. A mirror that was created with the other value stops until `cdcd mirror --relayout`.",
     )
     deletes_for: dict[TablePattern, Literal["remove", "mark"]] = Field(
@@ -224,8 +225,9 @@ class BatchesConfig(Section):
         60,
         ge=0,
         le=86_400,
-        description="Least time from one batch to the next, in seconds: how late the mirror is, and how many versions "
-        "and small files its tables get. Below 30, the metadata of a table that changes all the time grows too large "
+        description="Least time from one batch to the next, in seconds. It determines the delay of the mirror, and "
+        "the number of versions and small files of its tables. Below 30, the metadata of a table that changes all the "
+        "time grows too large "
         "within days.",
     )
     records_max: int = Field(
@@ -246,7 +248,7 @@ class BatchesConfig(Section):
     )
     consistent: bool = Field(
         False,
-        description="Whether all tables go together from one commit LSN to the next, so that a join over them is true.",
+        description="Whether all tables move together from one commit LSN to the next, so that joins are consistent.",
     )
     tag_interval_s: float | None = Field(
         None,
@@ -276,7 +278,7 @@ class MaintenanceConfig(Section):
         "metadata grows with each version. Versions that a consistent point names stay. null: no limit.",
     )
     small_files_min: int = Field(
-        8, ge=2, le=100_000, description="Number of small files from which they are written together."
+        8, ge=2, le=100_000, description="Number of small files at which maintenance joins them."
     )
     target_file_bytes: int = Field(
         128 * MIB, ge=64 * KIB, le=16 * GIB, description="Size of files after maintenance, in bytes."
@@ -311,7 +313,7 @@ class MirrorConfig(Section):
     source: FilePath | None = Field(
         None,
         description="File with the configuration of the daemon, which has the address of the database. The mirror "
-        "needs it to read tables again. The option --source is the same.",
+        "needs it to read tables again. The option --source sets the same.",
     )
     kafka: SourceConfig = Field(description="Where the changes are.")
     topics: PipelineTopics = Field(
@@ -371,7 +373,7 @@ def parse_mirror(text: str, environ: Mapping[str, str], file: str = "configurati
     if "postgres" in layers.data and "target" not in layers.data:
         raise ConfigError(
             f"{file} is the configuration of a pipeline, not of a mirror: it has `postgres` and no `target`.",
-            hint="Give `cdcd mirror --config` the mirror's own file, and name this one in it, as source. "
+            hint="Give `cdcd mirror --config` the mirror's own file. Its key source names the pipeline's file. "
             + START,
         )
     return validated(layers, MirrorConfig, file, HINT)

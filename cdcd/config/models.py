@@ -140,7 +140,8 @@ class Config(Section):
         if transaction is not None:
             if equivalent(self.kafka.dead_letter_topic) == equivalent(transaction):
                 raise ValueError(
-                    "kafka.dead_letter_topic must differ from topics.transaction, to Kafka in more than '.' and '_'"
+                    "kafka.dead_letter_topic must differ from topics.transaction, and the difference must be more "
+                    "than '.' and '_'"
                 )
             if may_be_of_a_table(transaction, topics.prefix):
                 raise ValueError(
@@ -150,7 +151,7 @@ class Config(Section):
         if equivalent(self.kafka.dead_letter_topic) in {equivalent(topic) for topic in others}:
             raise ValueError(
                 "kafka.dead_letter_topic must differ from topics.message, topics.checkpoint, topics.schemas and "
-                "topics.names, to Kafka in more than '.' and '_'"
+                "topics.names, and the difference must be more than '.' and '_'"
             )
         return self
 
@@ -163,8 +164,8 @@ class Config(Section):
         others += [topics.transaction_topic or "", *topics.names.values()]
         if equivalent(heartbeat) in {equivalent(topic) for topic in others if topic}:
             raise ValueError(
-                f"topics.heartbeat: {heartbeat} is another topic of the pipeline already, to which Kafka counts one "
-                "that differs in '.' and '_' only"
+                f"topics.heartbeat: {heartbeat} is already another topic of the pipeline (Kafka does not distinguish "
+                f"'.' and '_' in names)"
             )
         if may_be_of_a_table(heartbeat, topics.prefix):
             raise ValueError(
@@ -192,7 +193,7 @@ class Config(Section):
         taken = {equivalent(topic) for topic in (*own, *topics.names.values())}
         for topic in outbox.topics:
             if equivalent(topic) in taken:
-                raise ValueError(f"outbox.topics: {topic} is another topic of the pipeline already")
+                raise ValueError(f"outbox.topics: {topic} is already another topic of the pipeline")
             if may_be_of_a_table(topic, topics.prefix):
                 raise ValueError(
                     f"outbox.topics: {topic} could be the topic of a table, {topics.prefix}.<schema>.<table>, and the "
@@ -205,7 +206,9 @@ class Config(Section):
         if outbox.messages and self.postgres.messages is False:
             raise ValueError("outbox.messages needs another postgres.messages than false")
         if outbox.tables and self.postgres.binary:
-            raise ValueError("outbox.tables needs postgres.binary: false, because payloads are text as it is")
+            raise ValueError(
+                "outbox.tables needs postgres.binary: false, because payloads are delivered as text"
+            )
         return self
 
     @model_validator(mode="after")
@@ -237,7 +240,8 @@ class Config(Section):
                 if not begins_as_table(rule.topic, self.topics.prefix):
                     raise ValueError(
                         f"routes.tables: {text}: {rule.topic} must begin with {self.topics.prefix}. and have a second "
-                        "point after it, as the topics of all tables do: rights on topics and `cdcd drop` go by that"
+                        "point after it, as the topics of all tables do, because rights on topics and `cdcd drop` "
+                        "rely on it"
                     )
         # Only patterns without * and ? name tables: of the others, the start and `cdcd check` know the tables.
         literal = [text for text in self.routes.tables if parse_pattern(text, "routes.tables").is_literal]
@@ -263,8 +267,8 @@ class Config(Section):
     def _nothing_in_clear(self) -> "Config":
         if self.record.directory is not None and self.columns.patterns:
             raise ValueError(
-                "record.directory: a recording holds all values in clear, also those that columns protects; take one "
-                "of the two out"
+                "record.directory: a recording holds all values in clear, also those that columns protects; remove "
+                "one of the two"
             )
         return self
 
@@ -274,7 +278,7 @@ class Config(Section):
             raise ValueError(
                 "record.directory: a recording begins again in each of its files, and the files do not say which "
                 "tables "
-                "are left out; take tables.include and tables.exclude out"
+                "are left out; remove tables.include and tables.exclude"
             )
         return self
 
@@ -288,18 +292,18 @@ class Config(Section):
             )
         if self.postgres.binary:
             raise ValueError(
-                "spool.durable needs postgres.binary: false, because values that turn out to be unreadable in binary "
-                "form cannot be asked for again once they are confirmed"
+                "spool.durable needs postgres.binary: false, because cdcd cannot request a value again in text form "
+                "after its position was confirmed"
             )
         if self.kafka.delivery != "exactly_once":
             raise ValueError(
-                "spool.durable needs kafka.delivery: exactly_once, because only then the checkpoint tells exactly what "
-                "of the log is delivered"
+                "spool.durable needs kafka.delivery: exactly_once, because only then the checkpoint shows exactly "
+                "which part of the log is delivered"
             )
         if self.columns.patterns:
             raise ValueError(
-                "spool.durable: the log holds all values in clear, also those that columns protects; take one of the "
-                "two out"
+                "spool.durable: the log holds all values in clear, also those that columns protects; remove one of "
+                "the two"
             )
         return self
 
@@ -331,7 +335,7 @@ class Config(Section):
         if reads and "u" in self.topics.skipped_operations:
             raise ValueError(
                 "topics.skipped_operations: u needs snapshot.mode: never, snapshot.added_tables: false and "
-                "snapshot.signals: off, because an update may carry a row that a snapshot does not meet"
+                "snapshot.signals: off, because an update may have a row that a snapshot misses"
             )
         return self
 
@@ -340,7 +344,7 @@ class Config(Section):
         if self.event_flattening.enabled and self.topics.transaction_metadata:
             raise ValueError(
                 "event_flattening.enabled needs topics.transaction_metadata: false, because a flattened record does "
-                "not say its place in the transaction"
+                "not contain its place in the transaction"
             )
         return self
 
@@ -369,7 +373,7 @@ class Config(Section):
         if self.record.directory is not None:
             raise ValueError(
                 "record.directory: a recording does not hold the ids that a schema registry gave, so it cannot be "
-                f"replayed with {chosen}; take one of the two out"
+                f"replayed with {chosen}; remove one of the two"
             )
         return self
 

@@ -42,14 +42,14 @@ OWN_PROPERTIES: Final[Mapping[str, str]] = {
     "transaction.timeout.ms": "set kafka.transaction.timeout_s instead",
     "queue.buffering.max.kbytes": "set kafka.queue_bytes_max instead",
     "enable.idempotence": "cdcd's producer is always idempotent: retries would repeat and reorder records",
-    "acks": "always all: a record counts as delivered when every in-sync replica has it",
-    "request.required.acks": "always all: a record counts as delivered when every in-sync replica has it",
-    "isolation.level": "always read_committed: the checkpoint is read back as consumers see it",
+    "acks": "cdcd always uses all: a record counts as delivered when every in-sync replica has it",
+    "request.required.acks": "cdcd always uses all: a record counts as delivered when every in-sync replica has it",
+    "isolation.level": "cdcd always uses read_committed, to read its checkpoint as consumers see it",
     "group.id": "cdcd reads its checkpoint without a consumer group",
     "enable.auto.commit": "cdcd reads its checkpoint without a consumer group",
     "auto.offset.reset": "cdcd reads its checkpoint from the positions it looks up",
     "enable.partition.eof": "cdcd sets it to know when the checkpoint is read",
-    "allow.auto.create.topics": "set topics.create instead: cdcd creates or checks each topic itself",
+    "allow.auto.create.topics": "set topics.create instead, because cdcd creates or checks each topic itself",
 }
 """librdkafka's properties that the guarantees rest on or that have a key of their own, and what to do
 instead.
@@ -175,7 +175,7 @@ Servers = Annotated[
 ]
 Text = Annotated[str, Form(r"[^\x00]+", "must not be empty")]
 HostPattern = Annotated[
-    str, Form(r"[A-Za-z0-9*._-]{1,253}", "must be a name of a host, in which * stands for any characters")
+    str, Form(r"[A-Za-z0-9*._-]{1,253}", "must be the name of a host, in which * stands for any characters")
 ]
 FilePath = Annotated[Path, Field(strict=False)]
 
@@ -224,7 +224,7 @@ def _not_empty(patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 def _has_program(command: tuple[str, ...]) -> tuple[str, ...]:
     if not command or not command[0]:
-        raise ValueError("must be a list that begins with a program; there is no shell")
+        raise ValueError("must be a list that begins with a program, because cdcd runs it without a shell")
     if any("\x00" in part for part in command):
         raise ValueError("must not hold a NUL character")
     return command
@@ -277,7 +277,7 @@ def named_tokens(text: str) -> list[tuple[str, str]]:
             raise ValueError(f"line {number} has the token of an earlier line")
         found[name] = token
     if not found:
-        raise ValueError("it has no line with a name and a token")
+        raise ValueError("the file has no line with a name and a token")
     return list(found.items())
 
 
@@ -294,7 +294,7 @@ def _refuse_own(name: str) -> str:
     if reason := OWN_PROPERTIES.get(name):
         raise ValueError(f"is not for properties: {reason}")
     if name.endswith("_cb") or name in {"on_delivery", "logger"}:
-        raise ValueError("is not for properties: it is a callback of the Python client")
+        raise ValueError("cannot be a property, because it is a callback of the Python client")
     return name
 
 

@@ -96,8 +96,8 @@ class RecordTooLargeError(SinkError):
     def __init__(self, message: str) -> None:
         super().__init__(
             message,
-            hint="Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, "
-            "or set kafka.oversized to claim_check or dead_letter.",
+            hint="Raise max.message.bytes of the topic (message.max.bytes of the broker) and message.max.bytes in "
+            "kafka.properties, or set kafka.oversized to claim_check or dead_letter.",
         )
 
 
@@ -176,9 +176,7 @@ def out_of_files(error: BaseException) -> LimitError | None:
     if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
         return None
     whose = "this process" if error.errno == errno.EMFILE else "all processes of this machine together"
-    return LimitError(
-        f"{error.strerror}: {whose} may have no further file or connection open.", hint=FILES_HINT
-    )
+    return LimitError(f"{error.strerror}: {whose} cannot open another file or connection.", hint=FILES_HINT)
 
 
 NOT_BY_A_RESTART: Final = frozenset({2, 5, 6, 8, 10})

@@ -1098,8 +1098,9 @@ class MessageOversized(Fact):
     topic: str
     record_bytes: int
     hint: str = (
-        "Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, or set "
-        "kafka.oversized to claim_check, so that the next message of that size keeps its value."
+        "Raise max.message.bytes of the topic (message.max.bytes of the broker) and message.max.bytes in "
+        "kafka.properties, or set kafka.oversized to claim_check, so that the next message of that size keeps its "
+        "value."
     )
 
 

@@ -74,8 +74,8 @@ class TransactionEnded(Fact):
 class CheckpointRecordsIgnored(Fact):
     """The checkpoint topic has `count` records that do not count: of another key, of no known form, without the tag of
     the pipeline's key, or copies of former records. `first_offset` and `last_offset` say where, and `reason` is that of
-    the last one. cdcd goes on with the newest valid record. Find out who writes there, and let only the pipeline's
-    principal write to the topic.
+    the last one. cdcd goes on with the newest valid record. Find the program that writes there, and let only the
+    pipeline's principal write to the topic.
     """
 
     event: ClassVar[str] = "checkpoint.ignored"

@@ -130,7 +130,7 @@ class PostgresSide:
             if took_over(held.pid, lapsed):
                 raise FencedError(
                     f"Another instance ({held.application_name} from {held.client}, pid {held.pid}) took over while "
-                    f"this one stood still, or was cut off, for longer than postgres.lease_s ({lease_s:g} s).",
+                    f"this instance hung or was cut off for longer than postgres.lease_s ({lease_s:g} s).",
                     hint="Nothing is lost or written twice. Start this instance again: it becomes the standby. Find "
                     "out whether its machine was suspended, without network, or so busy that the daemon stood still. "
                     "If the log has message.large before, that message took too long: raise postgres.lease_s.",

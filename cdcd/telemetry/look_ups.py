@@ -98,9 +98,13 @@ class LookUp(Generic[Kind, Answer]):
         except Exception as error:  # noqa: BLE001  a page must not end the daemon
             # The text of such an error may have a value of a row, so only its type is shown.
             full = out_of_files(error)
-            why = f"cdcd failed to look this up ({type(error).__name__})." if full is None else full.message
+            why = (
+                f"cdcd could not look this up, because of a bug in cdcd ({type(error).__name__})."
+                if full is None
+                else full.message
+            )
             found = Looked(
-                None, time.time(), why, "Run the command on a terminal, which shows the whole error."
+                None, time.time(), why, "Run `cdcd check` on a terminal, which shows the whole error."
             )
         ended = time.monotonic()
         self._answers.pop(kind, None)

@@ -134,14 +134,14 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
     Definition(
         "cdcd_build_info",
         "gauge",
-        "Always 1; what runs here.",
+        "Always 1, with the version as labels.",
         _build,
         ("version", "python", "compiled"),
     ),
     Definition(
         "cdcd_pipeline_info",
         "gauge",
-        "Always 1; whose numbers these are, to join the others with.",
+        "Always 1, with the pipeline's name as a label, to join with other metrics.",
         lambda t, _now: [((t.name, t.slot), 1)],
         ("pipeline", "slot"),
     ),
@@ -236,8 +236,8 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
     Definition(
         "cdcd_wal_seconds_left",
         "gauge",
-        "The time until then, at the rate at which WAL was written in the last ten minutes, if nothing is delivered "
-        "meanwhile; +Inf while none is written.",
+        "Time until PostgreSQL may give up the slot, at the WAL rate of the last ten minutes and without deliveries; "
+        "+Inf while no WAL is written.",
         _one(lambda t: t.wal.seconds_left),
     ),
     Definition(
@@ -255,28 +255,28 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
     Definition(
         "cdcd_snapshot_share",
         "gauge",
-        "How much of a table is read and delivered, from 0 to 1, while it is.",
+        "Share of a table that is read and delivered, from 0 to 1, while the table is being read.",
         _snapshot_table(lambda task: task.share),
         ("table",),
     ),
     Definition(
         "cdcd_snapshot_table_rows",
         "gauge",
-        "Rows read of a table and delivered so far, while it is; their rate is the pace.",
+        "Rows of a table that were read and delivered so far, while the table is being read.",
         _snapshot_table(lambda task: task.rows),
         ("table",),
     ),
     Definition(
         "cdcd_snapshot_table_read_bytes",
         "gauge",
-        "Of a table that is being read, how much on disk is read and delivered.",
+        "Bytes on disk that are read and delivered, of a table that is being read.",
         _snapshot_table(lambda task: int(task.size * task.share)),
         ("table",),
     ),
     Definition(
         "cdcd_snapshot_table_bytes",
         "gauge",
-        "Of a table that is being read, how large it is on disk.",
+        "Size on disk of a table that is being read.",
         _snapshot_table(lambda task: task.size),
         ("table",),
     ),
@@ -368,7 +368,7 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
     Definition(
         "cdcd_recording_stopped",
         "gauge",
-        "1: record.directory is set, and nothing is recorded, for example because the disk is full. Else 0.",
+        "1 if record.directory is set and nothing is recorded, for example because the disk is full. Else 0.",
         _one(lambda t: int(t.recording_stopped)),
     ),
     Definition(
@@ -427,7 +427,7 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
     Definition(
         "cdcd_reconnects_total",
         "counter",
-        "Times that a connection was lost and begun again, by side.",
+        "Number of reconnects, by side.",
         _by_label(lambda t: t.reconnects),
         ("side",),
     ),

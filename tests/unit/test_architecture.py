@@ -542,7 +542,8 @@ def literal_expressions(source: str) -> list[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside
     ]
-    return [text for text in texts if re.search(r"\{[a-z_]\w*(\.\w+|\([^{}]*\))\}", text)]
+    expression = r"\{(?:[A-Za-z_]\w*(?:\.\w+|\([^{}]*\))+|'[^{}]*'\.join\([^{}]*\))\}"
+    return [text for text in texts if re.search(expression, text)]
 
 
 @pytest.mark.parametrize("module", sorted(CODE))

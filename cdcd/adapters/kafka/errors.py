@@ -60,7 +60,7 @@ _TABLE: Final[tuple[_Row, ...]] = (
         "_FENCED PRODUCER_FENCED FENCED_INSTANCE_ID",
         FencedError,
         "Another producer has this transactional.id: a second instance, or another pipeline of the same name (give it "
-        "a name of its own). Or this process stood still longer than the transaction's timeout: start it again.",
+        "a name of its own). Or this process hung for longer than the transaction's timeout: start it again.",
     ),
     # Refusals by the broker for lack of rights.
     _Row(
@@ -76,7 +76,7 @@ _TABLE: Final[tuple[_Row, ...]] = (
     _Row(
         "CLUSTER_AUTHORIZATION_FAILED",
         SinkError,
-        "Allow this principal IdempotentWrite (brokers before 2.8) and, if cdcd creates topics, Create on the cluster.",
+        "Grant this principal IdempotentWrite (brokers before 2.8) and, if cdcd creates topics, Create on the cluster.",
     ),
     _Row(
         "GROUP_AUTHORIZATION_FAILED", SinkError, "Allow this principal Read on the group <name>-checkpoint."
@@ -87,7 +87,7 @@ _TABLE: Final[tuple[_Row, ...]] = (
     _Row(
         "UNKNOWN_TOPIC_OR_PART _UNKNOWN_TOPIC _UNKNOWN_PARTITION UNKNOWN_TOPIC_ID",
         SinkError,
-        "The topic is not there: create it (kafka-topics --create --topic ...), or let cdcd do it (topics.create).",
+        "The topic does not exist: create it (kafka-topics --create --topic ...), or let cdcd do it (topics.create).",
     ),
     _Row("TOPIC_EXCEPTION", SinkError, "The broker does not accept that topic's name: change topics.prefix."),
     _Row(
@@ -106,8 +106,8 @@ _TABLE: Final[tuple[_Row, ...]] = (
     _Row(
         "MSG_SIZE_TOO_LARGE RECORD_LIST_TOO_LARGE INVALID_MSG_SIZE",
         SinkError,
-        "Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, "
-        "or choose another policy for records of that size.",
+        "Raise max.message.bytes of the topic (message.max.bytes of the broker) and message.max.bytes in "
+        "kafka.properties, or choose another policy for records of that size.",
     ),
     _Row(
         "INVALID_RECORD INVALID_MSG INVALID_TIMESTAMP",
@@ -358,8 +358,8 @@ def silent_leader(where: str, leader: int, partition: Partition) -> TransientErr
     """Return the error for a broker that leads a needed partition and does not answer."""
     return TransientError(
         f"{where}: broker {leader}, which leads partition {partition[1]} of topic {partition[0]}, does not answer",
-        hint="Find out whether that broker is frozen or cut off from this machine. cdcd goes on by itself when the "
-        "broker is back, or when another one leads the partition.",
+        hint="Find out whether that broker is frozen or cut off from this machine. cdcd continues by itself when the "
+        "broker is back, or when another broker leads the partition.",
     )
 
 
@@ -367,5 +367,5 @@ def no_leader(where: str, partition: Partition) -> TransientError:
     """Return the error for a needed partition that has no leader."""
     return TransientError(
         f"{where}: partition {partition[1]} of topic {partition[0]} has no leader",
-        hint="Bring back a broker that has a replica of the partition. cdcd goes on by itself.",
+        hint="Bring back a broker that has a replica of the partition. cdcd then continues by itself.",
     )

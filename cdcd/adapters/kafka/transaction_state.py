@@ -48,8 +48,8 @@ class State(Enum):
     NOTING = "the records are acknowledged, and the checkpoint is sent (at least once)"
     HELD = "records are not acknowledged, and their producer is kept (at least once)"
     HELD_NOTE = "the checkpoint is not acknowledged, and its producer is kept (at least once)"
-    FITTING = "a refusal for size is dealt with; memory holds the whole transaction"
-    FITTING_LATE = "a refusal for size is dealt with after memory of parts was released"
+    FITTING = "the broker refused a request for its size; memory holds the whole transaction"
+    FITTING_LATE = "the broker refused a request for its size after memory of parts was released"
     REOPENING = "a new producer replaces one that failed, while a batch is to be sent"
 
 
@@ -61,14 +61,14 @@ class Event(Enum):
     LAST = "deliver was called with a batch that closes its transaction"
     CLOSE = "close was called"
     DONE = "every step was carried out"
-    DELIVERED = "read back: the checkpoint is that of the batch"
-    UNCHANGED = "read back: the checkpoint is the one from before the batch"
+    DELIVERED = "the checkpoint in Kafka is that of the batch"
+    UNCHANGED = "the checkpoint in Kafka is the one before the batch"
     CHANGED = "read back: the checkpoint is neither"
-    SUPERSEDED = "read back: the checkpoint is of a later epoch"
+    SUPERSEDED = "the checkpoint in Kafka is of a later epoch"
     SILENT = "no answer came in time; requests may still be in flight"
     FAILED = "a failure that is likely to pass; the outcome of requests in flight is unknown"
     TOO_LARGE = "the broker refused a request for its size"
-    REFUSED = "a failure that waiting does not cure, or this instance is no longer the active one"
+    REFUSED = "a permanent failure, or this instance is no longer the active one"
     STOPPED = "the caller is asked to stop waiting"
 
 
@@ -83,7 +83,7 @@ class Step(Enum):
     BEGIN = "begin a transaction"
     NOTE = "produce the checkpoint record"
     HAND_OVER = "produce those records of the batch that the producer does not have yet"
-    GIVE_AWAY = "do the same, and forget each record that the producer has taken"
+    GIVE_AWAY = "do the same, and release each record that the producer has accepted"
     RELEASE = "wait until at most this part's records are unacknowledged"
     FLUSH = "wait until everything is acknowledged"
     COMMIT = "commit the transaction"
@@ -99,7 +99,9 @@ class End(Enum):
 
     RETURN = "return"
     RAISE = "raise the failure"
-    START_OVER = "memory of parts was released: the session starts over from the checkpoint"
+    START_OVER = (
+        "parts of the transaction are no longer in memory, so the session starts over from the checkpoint"
+    )
     CHANGED = "another producer wrote the checkpoint"
     SUPERSEDED = "another instance took over"
 
@@ -382,19 +384,19 @@ def error_of(end: End, failure: CdcdError | None) -> CdcdError:
     """Return the error that a call raises if it ends in this way after `failure`."""
     if end is End.SUPERSEDED:
         return FencedError(
-            "Another instance took over while the broker was away from this one.",
+            "Another instance took over while this instance could not reach the broker.",
             hint="Nothing is lost. Start this instance again: it becomes the standby.",
         )
     if end is End.CHANGED:
         return TransientError(
             "The checkpoint changed while the broker was away.",
-            hint="Another instance wrote it. cdcd starts over from the new checkpoint; nothing is to be done.",
+            hint="Another instance wrote it. cdcd starts over from the new checkpoint, and you need not do anything.",
         )
     assert failure is not None, "a call that fails says why"
     if end is End.START_OVER:
         return TransientError(
             f"A Kafka transaction failed after parts of it were sent: {failure.message}",
-            hint="Nothing of it is visible to read_committed readers. cdcd starts over from the checkpoint. "
+            hint="read_committed readers see no part of it. cdcd starts over from the checkpoint. "
             f"{failure.hint}",
         )
     return failure

@@ -53,7 +53,7 @@ class Refusal:
 
 _LOST_SLOT: Final = (
     "The WAL this slot needs is gone, so changes are missing. Drop it (SELECT pg_drop_replication_slot('{slot}')), "
-    "bring the consumers back to a known state, and create a new one with `cdcd run --accept-gap`; raise "
+    "bring the consumers back to a known state, and create a new slot with `cdcd run --accept-gap`; raise "
     "max_slot_wal_keep_size against a repetition."
 )
 _SNAPSHOT_GONE: Final = (
@@ -92,7 +92,7 @@ _REPLICATION: Final = "ALTER ROLE {role} REPLICATION; (Amazon RDS: GRANT rds_rep
 _NO_UTF8: Final = "a text of the database cannot be converted to UTF-8"
 
 _UNCONVERTED: Final = (
-    "The name of a table, column or type, a label of an enum or a default has bytes that are no character in UTF-8. "
+    "The name of a table, column or type, a label of an enum or a default has bytes that are not valid UTF-8. "
     "Rename it, or leave its table out of the publication."
 )
 
@@ -100,7 +100,8 @@ TOO_LARGE_TO_SEND: Final = (
     "PostgreSQL cannot send a row or a logical message of more than 1 GB, and the text of a bytea is twice its size. "
     "If a bytea is the reason, postgres.binary: true sends up to 1 GB of it. Or leave the column out of the "
     "publication (PostgreSQL 15: ALTER PUBLICATION {publication} SET TABLE with a column list), or the table "
-    "(ALTER PUBLICATION {publication} DROP TABLE). PostgreSQL decodes changes with the publication of their time. If "
+    "(ALTER PUBLICATION {publication} DROP TABLE). PostgreSQL decodes each change with the publication as it was at "
+    "the time of the change. If "
     "this change still stops the slot, drop the slot and read the tables again (`cdcd reset`)."
 )
 """palloc and StringInfo refuse more than 1 GB (MaxAllocSize in memutils.h, stringinfo.c)."""
@@ -355,7 +356,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "",
         "private key file",
         ConfigError,
-        "Check sslkey in postgres.dsn: it must exist, owned by the user, mode 0600.",
+        "Check sslkey in postgres.dsn: the file must exist, belong to the user, and have mode 0600.",
     ),
     Refusal("", "certificate file", ConfigError, "Check sslcert in postgres.dsn."),
     Refusal(

@@ -149,7 +149,7 @@ def check_slot(state: SlotState, database: str) -> None:
         )
     if state.temporary:
         raise SourceError(
-            f"Slot {state.name} is a temporary one of another session.",
+            f"Slot {state.name} is a temporary slot of another session.",
             hint="Choose another name in postgres.slot: cdcd creates it.",
         )
     if state.invalidation_reason:
@@ -293,7 +293,7 @@ async def end_two_phase(stream: ReplicationStream, name: str) -> None:
 def _needs(version: int, option: str, since: int) -> None:
     if version < since:
         raise ConfigError(
-            f"{option} needs PostgreSQL {since // 10000}, this is {version // 10000}.",
+            f"{option} needs PostgreSQL {since // 10000}, and the server has {version // 10000}.",
             hint=f"Set {option}: false.",
         )
 

@@ -176,8 +176,8 @@ class ReplayedSession:
         letter = recorded.KINDS[type(action)]
         if letter != event.action:
             raise RecordingError(
-                f"The replay differs from the recording: the daemon's next action was {_name(event.action)}, this "
-                f"one's is {_name(letter)}.",
+                f"The replay differs from the recording: the next action of the daemon was {_name(event.action)}, "
+                f"that of the replay is {_name(letter)}.",
                 hint="The same version, configuration and recording must give the same actions: report this as a bug.",
             )
         self._carry_out(action)

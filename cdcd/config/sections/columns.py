@@ -63,7 +63,7 @@ class ColumnsConfig(Section):
         default_factory=dict,
         description="Columns whose values are replaced by a constant text: pattern to text, such as "
         "public.users.name: '***'. "
-        "NULL stays null, for this key and the next ones.",
+        "NULL stays null, with this key and the following keys.",
     )
     truncate: dict[ColumnPatternText, Annotated[int, Field(ge=0, le=1_000_000)]] = Field(
         default_factory=dict,
@@ -94,9 +94,9 @@ class ColumnsConfig(Section):
     former_keys: tuple[Annotated[SecretStr, AfterValidator(_check_hash_key)], ...] = Field(
         default=(),
         strict=False,
-        description="Former values of hash_key and encryption_key. cdcd does not hash or encrypt with them. They "
-        "authenticate the last checkpoint that was written before a key was replaced, and can be removed after the "
-        "next start.",
+        description="Former values of hash_key and encryption_key. cdcd does not hash or encrypt with them. Former "
+        "keys authenticate the last checkpoint that was written before a key was replaced. You can remove them after "
+        "the next start.",
     )
     per_column: bool = Field(
         False,

@@ -23,8 +23,8 @@ class FormatConfig(Section):
         "in Confluent's wire "
         "format, with a schema in a registry (registry); only beside value: avro, or value: cloudevents with "
         "cloudevents.data: avro. protobuf: likewise in Protobuf, only beside value: protobuf. Another value gives all "
-        "keys other bytes, so that they go to other partitions, and a compacted topic keeps the former records beside "
-        "the new ones.",
+        "keys other bytes, so that they go to other partitions, and a compacted topic keeps the former records as "
+        "well as the new ones.",
     )
     value: Literal["json", "json_schema", "avro", "protobuf", "cloudevents"] = Field(
         "json",

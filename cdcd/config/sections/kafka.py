@@ -36,8 +36,8 @@ class OAuthConfig(Section):
     )
     command: CommandLine | None = Field(
         None,
-        description="For provider command: the program and its arguments; there is no shell. It prints a JSON object: "
-        "access_token with expires_in (seconds), or accessToken with expires_on (seconds since 1970).",
+        description="For provider command: the program and its arguments; there is no shell. The command prints a "
+        "JSON object: access_token with expires_in (seconds), or accessToken with expires_on (seconds since 1970).",
     )
     region: Text | None = Field(
         None, description="For provider msk: the region of the cluster, such as eu-central-1."

@@ -62,7 +62,8 @@ class OutboxConfig(Section):
 
     topics: Annotated[tuple[TopicName, ...], Field(strict=False)] = Field(
         default=(),
-        description="The topics that events may go to. They are created at the start like cdcd's own. An event for "
+        description="The topics that events may go to. cdcd creates these topics at the start like its own. An event "
+        "for "
         "another topic is not published, and the event outbox.refused names it.",
     )
     messages: bool = Field(

@@ -35,7 +35,7 @@ class ReaderConfig(Section):
     dsn: Dsn | None = Field(
         None,
         description="DSN of its own, instead of user, where the role needs other parameters of libpq than postgres.dsn "
-        "has. It must lead to the same database.",
+        "has. The address must lead to the same database.",
     )
     password: SecretStr | None = Field(None, description="Password of the role.")
     password_file: FilePath | None = Field(
@@ -87,12 +87,12 @@ class PostgresConfig(Section):
     password_command: CommandLine | None = Field(
         None,
         description="Program and arguments that print the password, instead of password: for tokens that live for "
-        "minutes (IAM, Entra ID). There is no shell. It is run before each connection, and killed after "
+        "minutes (IAM, Entra ID). There is no shell. cdcd runs the command before each connection, and kills it after "
         "connect_timeout_s. Put no secret into the arguments: other users of the machine can see them.",
     )
     slot: SlotName = Field(
-        description="Replication slot, created if missing. It holds WAL back until this pipeline has "
-        "delivered it.",
+        description="Replication slot, created if missing. The slot holds WAL back until this pipeline has delivered "
+        "it.",
         json_schema_extra={"default_from": "cdcd_{name}"},
     )
     failover: bool = Field(
@@ -102,7 +102,7 @@ class PostgresConfig(Section):
         "synchronized_standby_slots: else Kafka may hold changes that the new primary lacks, and cdcd stops there.",
     )
     publication: PublicationName = Field(
-        description="Publication, created if missing. It decides which tables and operations are sent.",
+        description="Publication, created if missing. The publication decides which tables and operations are sent.",
         json_schema_extra={"default_from": "cdcd_{name}"},
     )
     tables: TablePatterns | None = Field(
@@ -146,8 +146,8 @@ class PostgresConfig(Section):
     two_phase: bool = Field(
         False,
         description="Whether prepared transactions are sent at PREPARE rather than at COMMIT PREPARED (15 "
-        "and up). They are kept here until they are decided; records appear only after COMMIT PREPARED "
-        "either way. A slot that exists is changed in either direction, but from true to false only by PostgreSQL 18; "
+        "and up). cdcd keeps them until they are decided. Records appear only after COMMIT PREPARED, with either "
+        "value. A slot that exists is changed in either direction, but from true to false only by PostgreSQL 18; "
         "before that the slot goes on as it is, with a warning.",
     )
     messages: bool | Literal["asked"] | None = Field(
@@ -171,7 +171,8 @@ class PostgresConfig(Section):
         10,
         ge=0.1,
         le=600,
-        description="Longest time between two status updates. It must be well below the server's wal_sender_timeout "
+        description="Longest time between two status updates. The interval must be well below the server's "
+        "wal_sender_timeout "
         "(60 s), after which the server closes the connection.",
     )
     connect_timeout_s: int = Field(
@@ -282,8 +283,8 @@ class HeartbeatConfig(Section):
         5,
         ge=0.1,
         le=600,
-        description="How long PostgreSQL may take for action_query (statement_timeout). It waits half as long for a "
-        "lock (lock_timeout).",
+        description="How long PostgreSQL may take for action_query (statement_timeout). The query waits half as long "
+        "for a lock (lock_timeout).",
     )
 
     watermark_interval_s: float = Field(

@@ -51,7 +51,8 @@ class SpoolConfig(Section):
     durable_directory: FilePath | None = Field(
         None,
         description="Directory for that log, created if missing, on a disk that outlives the process and its machine's "
-        "restart. It belongs to one pipeline. The next start with Kafka delivers the log, also if durable is off by "
+        "restart. The directory belongs to one pipeline. The next start with Kafka delivers the log, also if durable "
+        "is off by "
         "then. null: there is no log.",
     )
     durable_bytes_max: int = Field(
@@ -102,7 +103,8 @@ class RecordConfig(Section):
         64 * MIB,
         ge=MIB,
         le=GIB,
-        description="Size of a segment. A replay begins with a segment, and the oldest are deleted as a whole.",
+        description="Size of a segment. A replay begins with a segment, and the oldest segments are deleted as a "
+        "whole.",
     )
 
     @model_validator(mode="after")
@@ -126,9 +128,10 @@ class ListenConfig(Section):
     )
     hosts: Annotated[tuple[HostPattern, ...], Field(strict=False)] = Field(
         default=(),
-        description="Names by which the server may be asked, besides localhost, `host` and all addresses, such as "
-        "cdcd.example.com or *.example.com. A request for another name is refused, because a page of a stranger could "
-        "have a browser ask under a name of its own. /healthz and /readyz answer under each name.",
+        description="Host names that requests may use, such as cdcd.example.com or *.example.com. localhost, `host` "
+        "and all addresses are always allowed. The server refuses a request for another host name, because the web "
+        "page of an attacker could make a browser send requests under the attacker's name. /healthz and /readyz "
+        "answer under every name.",
     )
 
 
@@ -152,8 +155,8 @@ class HttpConfig(ListenConfig):
     )
     token: Token | None = Field(
         None,
-        description="Allows actions by HTTP (POST /v1/snapshots, /v1/pause, /v1/resume) to whoever sends this text as "
-        "a bearer token. At least 16 characters. null: actions are off.",
+        description="Allows actions by HTTP (POST /v1/snapshots, /v1/pause, /v1/resume) for requests with this text "
+        "as a bearer token. At least 16 characters. null: actions are off.",
     )
     token_file: FilePath | None = Field(
         None,
@@ -173,8 +176,8 @@ class HttpConfig(ListenConfig):
     read_token: Token | None = Field(
         None,
         description="Reading the page, /v1/status and /metrics needs this text as a bearer token, or as the password "
-        "of Basic authentication. At least 16 characters. /healthz and /readyz need none. null: who reaches the port "
-        "may read.",
+        "of Basic authentication. At least 16 characters. /healthz and /readyz need none. null: everybody who reaches "
+        "the port may read.",
     )
     read_token_file: FilePath | None = Field(
         None,

@@ -60,8 +60,8 @@ class RegistryConfig(Section):
     )
     ca_file: FilePath | None = Field(
         None,
-        description="PEM file of the certificates that may have signed the registry's, for https. null: those that "
-        "the machine trusts.",
+        description="PEM file of the certificates that may have signed the registry's, for https. null: the "
+        "certificates that the machine trusts.",
     )
     certificate_file: FilePath | None = Field(
         None,

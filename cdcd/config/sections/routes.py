@@ -29,7 +29,8 @@ class FilterConfig(Section):
 
     keep: ExpressionText = Field(
         description="A condition in CEL, such as row.status != 'draft' && row.total > 100. The topic has the rows for "
-        "which it is true. An update that makes it true is an insert for consumers, one that makes it false a delete.",
+        "which it is true. An update that makes it true is an insert for consumers, and an update that makes it false "
+        "is a delete.",
     )
     on_error: Literal["keep", "leave_out"] = Field(
         "keep",
@@ -39,8 +40,8 @@ class FilterConfig(Section):
     old_row: Literal["required", "assumed"] = Field(
         "required",
         description="required: keep may ask only for columns of the table's replica identity, for all columns under "
-        "REPLICA IDENTITY FULL. assumed: for any column. A row whose old values PostgreSQL does not send is then taken "
-        "for one that the topic has, so consumers get deletes, with their keys, of rows that they never had.",
+        "REPLICA IDENTITY FULL. assumed: for any column. cdcd then assumes that the topic has a row whose old values "
+        "PostgreSQL does not send, so consumers get deletes (with keys) of rows that they never had.",
     )
 
 
@@ -80,8 +81,9 @@ class RouteConfig(Section):
         description="A condition in CEL, such as row.region == 'eu'. A row for which it is true goes to the topic."
     )
     topic: Text = Field(
-        description="A topic: a name, or a text with {prefix}, {schema} and {table}. It must begin with the prefix of "
-        "the topics and a point, and have a second point after it, as topics of tables do. With a pattern that has * "
+        description="A topic: a name, or a text with {prefix}, {schema} and {table}. The name must begin with the "
+        "prefix of the topics and a point, and have a second point after that, as topics of tables do. With a pattern "
+        "that has * "
         "or ?, it needs {table} or {schema} in that place, because a topic has the rows of one table."
     )
 

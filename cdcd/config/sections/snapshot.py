@@ -38,20 +38,20 @@ class SnapshotConfig(Section):
 
     mode: Literal["initial", "never", "only", "when_needed"] = Field(
         "initial",
-        description="initial: a new pipeline begins with the rows that exist, as op r, and goes on with the "
-        "changes; what was interrupted is finished. never: changes only. only: the process ends when the rows are "
+        description="initial: a new pipeline begins with the existing rows, as op r, and continues with the changes; "
+        "an interrupted snapshot is completed. never: changes only. only: the process ends when the rows are "
         "delivered; the slot stays for a later run. when_needed: as initial, and again when the slot was lost.",
     )
     lost_slot: Literal["heal", "read_again"] = Field(
         "heal",
         description="What when_needed does after a slot was lost. heal: a new slot, then each topic is compared with "
         "its table at the slot's snapshot, and gets a record for each difference (deletes, updates, inserts). Topics "
-        "that cannot be compared for certain are treated as by read_again: a truncate record ends the former rows, and "
-        "the table is read again. read_again: so for all tables.",
+        "that cannot be compared reliably are treated as with read_again: a truncate record ends the former rows, and "
+        "the table is read again. read_again: cdcd does that for all tables.",
     )
     method: Literal["exported", "incremental"] = Field(
         "exported",
-        description="exported: read at the slot's first position, before streaming; the WAL since then is kept "
+        description="exported: read at the slot's first position, before streaming; PostgreSQL keeps the WAL "
         "meanwhile. incremental: beside the stream; every table needs a key.",
     )
     parallelism: int = Field(
@@ -108,7 +108,7 @@ class SnapshotConfig(Section):
     signal_token: Annotated[SecretStr, AfterValidator(_check_token)] | None = Field(
         None,
         description="Secret text of at least 16 characters, as the token of requests that are sent while no instance "
-        "runs, or by other programs. It then stands in the WAL, where roles with REPLICATION can read it.",
+        "runs, or by other programs. The token is then in the WAL, where roles with REPLICATION can read it.",
     )
     signal_token_file: FilePath | None = Field(
         None, description="File that holds signal_token, instead of signal_token."
@@ -118,15 +118,14 @@ class SnapshotConfig(Section):
         ge=0,
         le=3600,
         description="Number of times in an hour that requests may read a table. A further request is refused "
-        "(snapshot.refused), because each reading costs the source, Kafka and all readers as much as the table is "
-        "large. 0: no limit.",
+        "(snapshot.refused), because reading a large table costs the source, Kafka and all readers a lot. 0: no limit.",
     )
     condition_timeout_s: float = Field(
         60.0,
         ge=0.1,
         le=3600,
         description="How long PostgreSQL may evaluate the where of a request for one chunk. A request that takes "
-        "longer is given up with the event table.failed, because a condition may sleep and would keep a reader.",
+        "longer fails with the event table.failed, because a condition that sleeps would block a reader.",
     )
 
     def settings(self, exclude: tuple[str, ...], *, added_tables: bool) -> SnapshotSettings:

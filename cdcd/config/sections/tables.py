@@ -48,16 +48,17 @@ class TablesConfig(Section):
     )
     exclude: TablePatterns | None = Field(
         None,
-        description="Of these, tables that the pipeline leaves out. They have no topic, description or snapshot, "
-        "and their changes are skipped. If later patterns add a table, cdcd reads it like a table that is added to "
+        description="Of these, tables that the pipeline leaves out. These tables have no topic, description or "
+        "snapshot, and their changes are skipped. If later patterns add a table, cdcd reads it like a table that is "
+        "added to "
         "the publication (snapshot.added_tables).",
     )
 
     on_error: Literal["set_aside", "stop"] = Field(
         "set_aside",
         description="Reaction to a fault of one table: its topic is refused, a record is too large, a "
-        "rule cannot be followed, its rows cannot be read. set_aside: its changes have no records from there on, all "
-        "other tables go on, and the table comes back by `cdcd tables resume` or by itself. stop: cdcd ends.",
+        "rule cannot be followed, its rows cannot be read. set_aside: its changes have no records from then on, all "
+        "other tables continue, and the table comes back by `cdcd tables resume` or by itself. stop: cdcd ends.",
     )
 
     @property
@@ -96,8 +97,8 @@ class TableFieldsConfig(Section):
 
     rename: dict[Text, Text] = Field(
         default_factory=dict,
-        description="Columns whose field has another name: column to field. It has that name in rows, keys, schemas "
-        "and descriptions. All other keys of the configuration use the name of the column.",
+        description="Columns whose field has another name: column to field. The field has the new name in rows, keys, "
+        "schemas and descriptions. All other keys of the configuration use the name of the column.",
     )
     constants: dict[Text, Text] = Field(
         default_factory=dict,

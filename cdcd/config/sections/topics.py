@@ -77,8 +77,9 @@ class TopicsConfig(Section):
     on_added_partitions: Literal["warn", "stop"] = Field(
         "warn",
         description="Reaction if somebody adds partitions to a topic while cdcd runs. Kafka's producers then send "
-        "most keys to other partitions, so the records of one row lie in two, between which there is no order. warn: "
-        "the event topic.partitions. stop: cdcd also ends with exit code 4. The next start goes on.",
+        "most keys to other partitions, so the records of one row are in two partitions, without an order between "
+        "them. warn: cdcd logs the event topic.partitions. stop: cdcd also ends with exit code 4; the next start "
+        "continues.",
     )
     truncate: bool = Field(
         True, description="Whether TRUNCATE is written to the topic of each table, as op t."
@@ -86,7 +87,7 @@ class TopicsConfig(Section):
     skipped_operations: list[Literal["c", "u", "d", "t"]] = Field(
         default_factory=list,
         description="Operations that have no records: c (insert), u (update), d (delete), t (truncate). An update "
-        "that changes the key counts as d and c. Positions are the same as with these records. Without c, u or d, the "
+        "that changes the key counts as d and c. Leaving records out does not change positions. Without c, u or d, the "
         "topics do not have all changes of the tables, so `cdcd mirror` and `cdcd verify` refuse them. u needs "
         "snapshot.mode: never, snapshot.added_tables: false and snapshot.signals: off, because a snapshot may miss a "
         "row that only an update has. Needs format.value: json or json_schema.",
@@ -121,9 +122,11 @@ class TopicsConfig(Section):
     )
     checkpoint_key: Annotated[SecretStr, AfterValidator(_check_key)] | None = Field(
         None,
-        description="Secret text of at least 32 characters, with which each checkpoint gets a tag (HMAC-SHA-256). Then "
-        "records that somebody else writes to the topic do not count, and requests with a condition survive a restart. "
-        "Without it, the key is made of columns.hash_key or columns.encryption_key, if there is one. All instances of "
+        description="Secret text of at least 32 characters, with which each checkpoint gets a tag (HMAC-SHA-256). "
+        "Records that somebody else writes to the topic are then ignored, and requests with a condition survive a "
+        "restart. "
+        "Without it, cdcd derives the key from columns.hash_key or columns.encryption_key, if there is one. All "
+        "instances of "
         "the pipeline, and the commands, need the same key.",
     )
     checkpoint_key_file: FilePath | None = Field(
@@ -131,7 +134,7 @@ class TopicsConfig(Section):
     )
     schemas: TopicOrNone = Field(
         description="Compacted topic for the descriptions of tables, which `cdcd mirror` needs: the types of columns, "
-        "and which was renamed. false: none, and no source.schema_id in records.",
+        "and renamed columns. false: no descriptions, and no source.schema_id in records.",
         json_schema_extra={"default_from": "{prefix}.schemas"},
     )
 
@@ -144,11 +147,13 @@ class TopicsConfig(Section):
         own = (self.message, self.checkpoint, self.schemas)
         if len({equivalent(topic) for topic in own}) < len(own):
             raise ValueError(
-                "message, checkpoint and schemas must be three topics, which to Kafka differ in more than '.' and '_'"
+                "message, checkpoint and schemas must be three topics, and their names must differ in more than '.' "
+                "and '_'"
             )
         if self.transaction_metadata and equivalent(self.transaction) in {equivalent(topic) for topic in own}:
             raise ValueError(
-                "transaction must differ from message, checkpoint and schemas, to Kafka in more than '.' and '_'"
+                "transaction must differ from message, checkpoint and schemas, and the difference must be more than "
+                "'.' and '_'"
             )
         if len(self.by_table) < len(self.names):
             raise ValueError("names must have each table once")
@@ -156,8 +161,8 @@ class TopicsConfig(Section):
             _, begins, rest = topic.partition(f"{self.prefix}.")
             if not begins or not topic.startswith(begins) or re.fullmatch(r"[^.]+\..+", rest) is None:
                 raise ValueError(
-                    f"names: {topic} must begin with {self.prefix}. and have a second point after it, as the topics of "
-                    "all tables do: rights on topics and `cdcd mirror` go by that"
+                    f"names: {topic} must begin with {self.prefix}. and have a second point after it, as the topics "
+                    f"of all tables do, because rights on topics and `cdcd mirror` rely on it"
                 )
         names = TopicNames(
             self.prefix,

@@ -40,8 +40,9 @@ KEEPS_KEYS_APART: Final = (HASH, ENCRYPT)
 _DIGEST_DIGITS: Final = 16
 
 _WITHHELD_HINT: Final = (
-    "Look at the table ({table}) and at the columns that it had, then change the rule so that it names what must be "
-    "protected now: a rule that was changed begins with the columns that its pattern matches. Or leave the table out "
+    "Compare the present columns of the table ({table}) with its former ones, and change the rule so that it names "
+    "the columns to protect. A changed rule applies to the columns that its pattern matches now. Or leave the table "
+    "out "
     "(tables.exclude)."
 )
 
@@ -231,7 +232,7 @@ class Protections:
             if len(matching) > 1:
                 raise ConfigError(
                     f"{matching[0]} and {matching[1]} both match column {schema}.{name}.{column}.",
-                    hint="Narrow one of the patterns, so that one rule decides what the records have of the column.",
+                    hint="Narrow one of the patterns, so that only one rule applies to the column.",
                 )
             found += [rule for rule in matching if rule not in found]
         return found + [rule for rule in self._inherited(table, related, column) if rule not in found]
@@ -305,9 +306,9 @@ class Protections:
                     )
                 if doubtful:
                     raise WithheldError(
-                        f"Column {name}.{column.name} may be the one that {rule} protects: columns of {name} were "
-                        "renamed, dropped or added before cdcd could look at the table, so their attribute numbers are "
-                        "not certain. Nothing of the table is delivered from here on.",
+                        f"Column {name}.{column.name} may be the column that {rule} protects: columns of {name} were "
+                        f"renamed, dropped or added before cdcd could read the table's definition, so their attribute "
+                        f"numbers are not certain. From now on, no change of the table is delivered.",
                         hint=_WITHHELD_HINT.format(table=name),
                     )
 

@@ -56,7 +56,7 @@ def check_former_values(
     for column in columns:
         if relation.replica_identity == "n" or not there[column]:
             raise ConfigError(
-                f"{rule} has column {column}, of which PostgreSQL does not send the former value, because it is not in "
+                f"{rule} has column {column}. PostgreSQL does not send its former value, because the column is not in "
                 f"the replica identity of {name}. {consequence}",
                 hint=f'Run ALTER TABLE "{relation.schema}"."{relation.name}" REPLICA IDENTITY FULL; which writes whole '
                 "former rows to the WAL, or choose among the columns of the replica identity.",
@@ -68,8 +68,8 @@ def _check_partitioned(rule: str, columns: Iterable[str], table: TableDescriptio
         if column not in table.primary_key:
             raise ConfigError(
                 f"{rule} has column {column} of {name}, which is not in its primary key, and {name} is partitioned. "
-                "PostgreSQL sends former values by the replica identity of each partition, whatever that of the "
-                "partitioned table is.",
+                "PostgreSQL sends former values according to the replica identity of each partition, not of the "
+                "partitioned table.",
                 hint="Choose among the columns of the primary key, or publish the partitions as tables of their own "
                 "(publish_via_partition_root = false).",
             )

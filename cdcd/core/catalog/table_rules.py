@@ -66,7 +66,7 @@ class TableRules(Generic[R]):
         if len(found) > 1:
             raise ConfigError(
                 f"{found[0]} and {found[1]} both match table {relation.schema}.{relation.name}.",
-                hint=f"Narrow one of the patterns, so that one rule {decides}.",
+                hint=f"Narrow one of the patterns, so that only one rule {decides}.",
             )
         return found[0] if found else None
 
@@ -166,7 +166,7 @@ def _is_unique(rule: KeyRule, relation: Relation, table: TableDescription) -> bo
 
 KEY: Final = "partitioner.columns"
 
-_PARTITION_CONSEQUENCE: Final = "The partition of a row that is updated or deleted would not be known."
+_PARTITION_CONSEQUENCE: Final = "cdcd would not know the partition of a row that is updated or deleted."
 
 
 @dataclass(frozen=True, slots=True)

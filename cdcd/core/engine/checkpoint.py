@@ -57,8 +57,9 @@ MISSING_SLOT_HINT: Final = (
 
 
 _WHERE_LOGGED: Final = (
-    "The durable log {log} does not have these changes either. If another instance, or this one on another machine or "
-    "disk, wrote a durable log while Kafka was away, start cdcd where that log is, so that it is delivered first. "
+    "The durable log {log} does not have these changes either. Perhaps another instance, or this instance on another "
+    "machine or disk, wrote a durable log while Kafka was away. If so, start cdcd where that log is, so that the log "
+    "is delivered first. "
 )
 
 
@@ -427,8 +428,9 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
     position = checkpoint.position
     if position.events_done and checkpoint.stream != source.stream:
         raise PositionError(
-            f"The last run stopped inside the transaction {Lsn(position.commit_lsn)}, with other options "
-            f"({checkpoint.stream}) than now ({source.stream}); its events cannot be counted under these.",
+            f"The last run stopped inside the transaction {Lsn(position.commit_lsn)} with other options "
+            f"({checkpoint.stream}) than now ({source.stream}). With the present options, its events have other "
+            f"numbers.",
             hint="Run once with the former options until the transaction is delivered, then change them.",
         )
     return replace(begin, position=position, flushed_lsn=max(start, checkpoint.flushed_lsn))
@@ -451,46 +453,48 @@ def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
     position = checkpoint.position
     if checkpoint.system_identifier != source.system_identifier:
         return PositionError(
-            f"The checkpoint is of system_identifier {checkpoint.system_identifier}, the server's is "
-            f"{source.system_identifier}: this is another cluster, or one that was initialized again.",
-            hint="After `cdcd handover adopt`, start cdcd with the configuration of the new server. Otherwise point "
-            "postgres.dsn at the old cluster, or give the pipeline a new name. If the old cluster is gone: "
+            f"The checkpoint belongs to system_identifier {checkpoint.system_identifier}, but the server has "
+            f"{source.system_identifier}: it is another cluster, or was initialized again.",
+            hint="After `cdcd handover adopt`, start cdcd with the configuration of the new server. If there was no "
+            "handover, point postgres.dsn at the old cluster, or give the pipeline a new name. If the old cluster is "
+            "gone: "
             "`cdcd run --accept-gap` continues at the slot's position and leaves out the changes in between; "
             f"`cdcd reset --checkpoint-of {checkpoint.system_identifier}` lets the pipeline begin again.",
         )
     if checkpoint.timeline != source.timeline and source.branched_at is None:
         return PositionError(
             f"The checkpoint ({position}) is of timeline {checkpoint.timeline}, which is not in the history of the "
-            f"server's timeline {source.timeline}: a former primary came back, or this is another branch of it.",
+            f"server's timeline {source.timeline}: a former primary came back, or the server is another branch of the "
+            f"cluster.",
             hint="Point postgres.dsn at the primary that has the checkpoint's timeline, or accept with `cdcd run "
-            "--accept-gap` that Kafka and this server differ; it goes on from the slot's position.",
+            "--accept-gap` that Kafka and this server differ. cdcd then continues from the slot's position.",
         )
     if source.branched_at is not None and _is_past_fork(checkpoint, source):
         return PositionError(
-            f"The checkpoint ({position}) is ahead of where this server left timeline {checkpoint.timeline} "
-            f"({Lsn(source.branched_at)}): it failed over to a standby that lacked changes, or was restored to an "
-            "earlier point.",
-            hint="Kafka holds changes that this server never had. Bring back the server that has them, or accept it "
-            "with `cdcd run --accept-gap`, which goes on from where the two part.",
+            f"The checkpoint ({position}) is ahead of the position at which this server left timeline "
+            f"{checkpoint.timeline} ({Lsn(source.branched_at)}): the server is a promoted standby that lacked "
+            f"changes, or was restored to an earlier point.",
+            hint="Kafka holds changes that this server never had. Bring back the server that has them, or accept the "
+            "difference with `cdcd run --accept-gap`, which continues from the position where both diverged.",
         )
     if position.needed_wal > source.wal_end:
         return PositionError(
             f"The checkpoint ({position}) is ahead of the server's WAL ({Lsn(source.wal_end)}): the server was "
             "restored from a backup, or lost its last changes.",
-            hint="Kafka holds changes that this server lost. Bring back the server that has them, or accept it "
-            "with `cdcd run --accept-gap`, which goes on from the slot's position.",
+            hint="Kafka holds changes that this server lost. Bring back the server that has them, or accept the "
+            "difference with `cdcd run --accept-gap`, which continues from the slot's position.",
         )
     if source.slot_confirmed is None:
         return PositionError(
-            f"Slot {source.slot} is not there, but Kafka holds changes up to {position}: it was dropped, and changes "
-            f"since then are lost to this pipeline.",
+            f"Slot {source.slot} is not there, but Kafka holds changes up to {position}: the slot was dropped, and "
+            f"changes since then are lost to this pipeline.",
             hint=MISSING_SLOT_HINT,
         )
     if source.slot_confirmed > position.end_lsn:
         return PositionError(
             f"Slot {source.slot} is confirmed up to {Lsn(source.slot_confirmed)} but Kafka holds changes only up to "
-            f"{position}: the slot was dropped and created again, or moved by somebody else, and the changes "
-            "between are lost to this pipeline.",
+            f"{position}: the slot was dropped and created again, or moved by somebody else, and the changes in "
+            f"between are lost to this pipeline.",
             hint=_WHERE_LOGGED.format(log=source.log) * bool(source.log)
             + "Read the tables again into a new pipeline, or accept the gap with `cdcd run --accept-gap`.",
         )
@@ -509,7 +513,7 @@ def _lost_prepare(checkpoint: Checkpoint, source: Source) -> PositionError | Non
             f"Slot {source.slot} is confirmed up to {Lsn(source.slot_confirmed)} but cdcd confirmed nothing past "
             f"{Lsn(checkpoint.flushed_lsn)}, before a PREPARE that was not decided: the slot was moved by somebody "
             "else, and the server does not send such a transaction again when it commits.",
-            hint="Read the tables of the transactions that were prepared then again into a new pipeline, or accept "
-            "that they are missing with `cdcd run --accept-gap`.",
+            hint="Read the tables of those prepared transactions again into a new pipeline, or accept the missing "
+            "changes with `cdcd run --accept-gap`.",
         )
     return None

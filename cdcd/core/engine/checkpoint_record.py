@@ -228,7 +228,7 @@ class Judging:
             raise SinkError(
                 f"The checkpoint topic {self._topic} holds a record of another pipeline "
                 f"(key {key!r}, offset {offset}).",
-                hint="Give each pipeline a topics.prefix of its own. A topics.checkpoint of its own is not enough, "
-                "because two pipelines with one prefix write to the same topics.",
+                hint="Give each pipeline a topics.prefix of its own. A separate topics.checkpoint is not enough, "
+                "because two pipelines with the same prefix write to the same topics.",
             )
         return self._latest

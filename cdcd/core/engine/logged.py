@@ -55,7 +55,7 @@ from cdcd.core.errors import PositionError
 from cdcd.core.protocol.lsn import Lsn
 
 MOVE_AWAY: Final = (
-    "Nothing was skipped. If the log cannot be brought back as it was: read the tables again into a new pipeline; or "
+    "Nothing was skipped. If you cannot restore the log: read the tables again into a new pipeline; or "
     "move the folder {folder} away and accept the gap with `cdcd run --accept-gap`."
 )
 
@@ -125,7 +125,7 @@ def judge(log: DurableLog, owner: LogOwner, checkpoint: Checkpoint | None, sourc
     if checkpoint is None:
         raise PositionError(
             f"The durable log {log.folder} holds changes from {Lsn(log.sessions[0].begin)} on, but Kafka has no "
-            "checkpoint of this pipeline, so nobody can tell which of them were delivered.",
+            "checkpoint of this pipeline, so it is not known which of them were delivered.",
             hint="Correct topics.checkpoint or spool.durable_directory. If the pipeline starts from scratch, move "
             f"{log.folder} away.",
         )
@@ -143,7 +143,7 @@ def judge(log: DurableLog, owner: LogOwner, checkpoint: Checkpoint | None, sourc
         raise PositionError(
             f"The durable log {log.folder} is of the server with system_identifier {source.system_identifier}, and the "
             f"checkpoint in Kafka is of {checkpoint.system_identifier}.",
-            hint="Start cdcd against the server that the checkpoint is of. If you do not need the log any more, move "
+            hint="Start cdcd with the server that the checkpoint belongs to. If you do not need the log any more, move "
             f"{log.folder} away.",
         )
     sessions = undelivered(log.sessions, reached)
@@ -197,9 +197,9 @@ def broken(log: DurableLog, owner: LogOwner, reached: int, confirmed: int) -> Po
 
 def _other_owner(log: DurableLog, found: LogOwner, now: LogOwner) -> PositionError:
     return PositionError(
-        f"The durable log {log.folder} is another one's: {_difference(found, now)}.",
-        hint="Start cdcd with the configuration, and against the server, of which the log is, until the log is "
-        f"delivered; or name another folder in spool.durable_directory. {MOVE_AWAY.format(folder=log.folder)}",
+        f"The durable log {log.folder} belongs to another pipeline: {_difference(found, now)}.",
+        hint="Start cdcd with the configuration and the server that the log belongs to, until the log is delivered; "
+        f"or name another folder in spool.durable_directory. {MOVE_AWAY.format(folder=log.folder)}",
     )
 
 
@@ -228,7 +228,7 @@ def _difference(found: LogOwner, now: LogOwner) -> str:
         for name, before, after in zip(names, _values(found), _values(now), strict=True)
         if before != after
     ]
-    return "; ".join([f"its {name} is {before}, that of this start {after}" for name, before, after in pairs])
+    return "; ".join([f"its {name} is {before}, and this start has {after}" for name, before, after in pairs])
 
 
 def _values(owner: LogOwner) -> tuple[str, ...]:
@@ -270,7 +270,7 @@ def start_spooling(
         return SpoolStart(confirmed, tuple([session.number for session in log.sessions]))
     if not log.sessions:
         if delivered is None:
-            return "this process has not reached Kafka since it started, and there is no log that could go on"
+            return "this process has not reached Kafka since it started, and there is no log that it could continue"
         return f"slot {owner.slot} is at {Lsn(confirmed)}, past what this process has delivered"
     problem = broken(log, owner, log.sessions[0].begin, confirmed)
     return SpoolStart(confirmed) if problem is None else problem.message

@@ -40,11 +40,12 @@ PARTITIONS_NAMED: Final = 10
 """Maximum number of partitions that an event names in place of their table."""
 
 _NO_KEY = (
-    "it has no key, or rows may share the one of key.columns. Such a table is read again behind a truncate record, "
-    "which topics.truncate or topics.skipped_operations leaves out"
+    "it has no key, or rows may share the key that key.columns chooses. Such a table can be read again only with a "
+    "truncate record, which topics.truncate or topics.skipped_operations turns off"
 )
 _NO_WHERE = (
-    "it has no key, or rows may share the one of key.columns. A truncate record ends the former rows of such a table, "
+    "it has no key, or rows may share the key that key.columns chooses. A truncate record ends the former rows of "
+    "such a table, "
     "so it is read as a whole: ask for it without a where"
 )
 
@@ -115,7 +116,7 @@ class LookUps:
             assert table is not None
             return FindWriters((table.oid, *(each.part.oid for each in table.parts)))
         if plan.state is PlanState.SNAPSHOT:
-            assert self._snapshots is not None, "a plan without a key has them"
+            assert self._snapshots is not None, "the rows of a table without a key need them"
             return self._snapshots.ask(plan)
         return None
 
@@ -251,8 +252,8 @@ class LookUps:
             return
         error = SourceError(
             f"The snapshot of {table.name} is not complete and cannot go on. {table.name} has no key, or key.columns "
-            "chooses a key that several rows may share. Such a table is read again behind a truncate record, which "
-            "topics.truncate or topics.skipped_operations leaves out.",
+            "chooses a key that several rows may share. Such a table can be read again only with a truncate record, "
+            "which topics.truncate or topics.skipped_operations turns off.",
             hint=f"Add a primary key to {table.name}, which must not be DEFERRABLE. If key.columns chooses the key, "
             "add the columns of the primary key there. To go on without the table's rows, set "
             f"snapshot.exclude: [{table.name}], or snapshot.mode: never for all tables.",

@@ -16,9 +16,10 @@ from cdcd.core.errors import PositionError
 from cdcd.core.pasted import quoted
 
 _BY: Final = "(`cdcd snapshot start --table SCHEMA.TABLE`)"
-_AGAIN: Final = f"Read the tables again {_BY}, if readers need all rows as they are written now."
+_AGAIN: Final = f"Read the tables again {_BY}, if readers need all rows in the present form."
 _NEW_TOPICS: Final = (
-    f"Give the pipeline new topics (topics.prefix) and read the tables into them {_BY}, if readers cannot have both. "
+    f"If readers cannot use both forms, give the pipeline new topics (topics.prefix) and read the tables into them "
+    f"{_BY}. "
     "Or restore the former setting."
 )
 
@@ -33,7 +34,7 @@ class Change:
 
 _TOPICS: Final = Change("Earlier records stay in the topics of the former names.", _AGAIN)
 _KEYS: Final = Change(
-    "Earlier records have keys by the former setting. For compaction and readers, a row with two keys is two rows.",
+    "Earlier records have keys by the former setting. Compaction and readers treat a row with two keys as two rows.",
     _NEW_TOPICS,
 )
 FORMS: Final = Change("Earlier records have the form of the former setting.", _AGAIN)
@@ -48,13 +49,14 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
             _NEW_TOPICS,
         ),
         "topics.truncate": Change(
-            "TRUNCATEs that were left out before are not in the topics. Readers still have the rows that they removed.",
+            "The topics lack TRUNCATEs that were left out before. Readers still have the rows that these TRUNCATEs "
+            "removed.",
             _NEW_TOPICS,
         ),
         "key.columns": _KEYS,
         "partitioner.columns": Change(
-            "Earlier records stay in their partitions. The records of a row may be in two partitions, between "
-            "which there is no order.",
+            "Earlier records stay in their partitions. The records of a row may be in two partitions, and there is no "
+            "order between partitions.",
             _NEW_TOPICS,
         ),
         "filters.tables": Change(
@@ -144,8 +146,8 @@ def refuse_other_roots(
         return None
     now, former = ("by partition", "as a whole") if known else ("as a whole", "by partition")
     return PositionError(
-        f"Publication {publication} publishes partitioned tables {now}. This pipeline has delivered them {former}, so "
-        "their changes would go to other topics, and the present topics would receive nothing more.",
+        f"Publication {publication} publishes partitioned tables {now}. This pipeline has delivered them {former}. "
+        f"Their changes would go to other topics now, and the present topics would get no more records.",
         hint=f"Restore the publication: ALTER PUBLICATION {quoted(publication)} SET (publish_via_partition_root = "
         f"{'true' if known else 'false'}); or, if consumers are prepared for the other topics, start once with "
         "`cdcd run --accept-gap`.",

@@ -177,7 +177,8 @@ LEFT_ROWS_HINT: Final = (
 
 ENDED_ROWS_HINT: Final = (
     "Nothing needs to be done. In the topic of each table that is read again, a truncate record ends the former rows "
-    "before the new ones, so that rows that were deleted since the slot was lost end, too. Changes that were undone or "
+    "before the new ones, so rows that were deleted since the slot was lost disappear, too. Changes that were undone "
+    "or "
     "overwritten since then have no records."
 )
 """Hint about the effect of `snapshot.mode: when_needed`; `cdcd check` shows it too."""
@@ -415,7 +416,7 @@ class Start:
         yield from self.positions.judge()
         if self._heals_now and self.positions.found is None:
             raise PositionError(
-                "This pipeline has no checkpoint, so it has delivered nothing that could be healed.",
+                "This pipeline has no checkpoint: it has not delivered anything yet.",
                 hint="Start it with `cdcd run`, which reads the tables.",
             )
 
@@ -532,10 +533,10 @@ class Start:
         for oid, name in wanted(locked, self.settings.snapshot.exclude).items():
             if not exported.descriptions[oid].primary_key:
                 raise TransientError(
-                    f"{name} is {exported.locked[oid]}. It has no primary key, so it can be read at the slot's "
-                    "snapshot only.",
-                    hint="Trying again. End the transaction that holds the lock; or go on without the table's rows: "
-                    f"snapshot.exclude: [{name}].",
+                    f"{name} is {exported.locked[oid]}. The table has no primary key, so cdcd can read it only at the "
+                    f"slot's snapshot.",
+                    hint=f"Trying again. End the transaction that holds the lock. To continue without the table's "
+                    f"rows, set snapshot.exclude: [{name}].",
                 )
         self._exported = exported
 
@@ -683,7 +684,7 @@ class Start:
             self._observe(RecordSettingChanged(setting=name, effect=change.effect, hint=change.hint))
 
 
-_ASKED: Final = PositionError("The topics are to be healed (`cdcd heal`), so the slot is made again.")
+_ASKED: Final = PositionError("cdcd creates the slot again to heal the topics (`cdcd heal`).")
 
 STEPS: Final[tuple[Callable[[Start], Step], ...]] = (
     Start.take_lock,

@@ -188,7 +188,7 @@ class CommitOrder:
         """Verify that commits arrive in the order of their LSNs, because skipping by LSN depends on it."""
         if lsn < self._order and self.position.skip(lsn) != COVERED:
             raise ProtocolError(
-                f"The commit at {Lsn(lsn)} comes after a later one ({Lsn(self._order)}).", hint=REPORT
+                f"The commit at {Lsn(lsn)} comes after a later commit ({Lsn(self._order)}).", hint=REPORT
             )
         if lsn > self._order:
             self._order = lsn

@@ -337,8 +337,9 @@ class _Folding:
         if unknown:
             raise SourceError(
                 f"{self._place.table}: no description of source.schema_id {', '.join(unknown) or 'NULL'} is known.",
-                hint="Start the daemon again, which describes its tables. If records of others are in the topic, set "
-                f"them aside: UPDATE {self._place.log} SET kind = 'unreadable' WHERE topic = '{self._place.topic}' AND "
+                hint="Start the daemon again, which describes its tables. If other programs wrote records to the "
+                f"topic, mark these records: UPDATE {self._place.log} SET kind = 'unreadable' WHERE topic = "
+                f"'{self._place.topic}' AND "
                 f"coalesce(schema_id, '') IN ({', '.join(repr(each) for each in unknown)})",
             )
         return found
@@ -368,7 +369,7 @@ class _Folding:
         raise IncompatibleSchemaError(
             schema.table,
             f"another table has this name now (oid {schema.oid}), or it was called {former} before, and no truncate "
-            "record begins its rows in this topic.",
+            "record precedes its rows in this topic.",
             "",
         )
 
@@ -529,7 +530,7 @@ class _Folding:
         return SinkError(
             f"{self._place.table}: the record at {self._place.topic}[{first['partition']}]@{first['offset']} is not in "
             "the form that its schema_id names.",
-            hint="Find out what wrote it. To go on without it, set it aside in the log: "
+            hint="Find the program that wrote the record. To continue without the record, mark it in the log: "
             f"UPDATE {self._place.log} SET kind = 'unreadable' WHERE {place}",
         )
 

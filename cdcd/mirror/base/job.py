@@ -217,7 +217,7 @@ class BaseJob:
                 table,
                 SinkError(
                     f"{table}: Spark could not fold it: {first_lines(error)}",
-                    hint="Mend what the message names. The next round tries again.",
+                    hint="Correct the fault that the message names. The next round tries again.",
                 ),
             )
             return None

@@ -192,7 +192,7 @@ class LogJob:
 
     def _tell(self, topic: str, reason: str) -> None:
         hint = (
-            f"The log keeps its records of {topic}. To go on with the topic as it is now, run this statement in Spark: "
+            f"The log keeps its records of {topic}. To continue with the present topic, run this statement in Spark: "
             f"{positions.let_go_on(self._place.name, topic)}"
         )
         self.stopped[topic] = SinkError(

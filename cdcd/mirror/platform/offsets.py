@@ -53,8 +53,8 @@ def read_ends(text: str, path: str) -> Ends:
     except (ValueError, IndexError, AttributeError) as error:
         raise ProtocolError(
             f"{path} is not the offset log that this version of cdcd reads: {error}.",
-            hint="Run it with the Spark version that it was made for (`cdcd version`), and with the checkpoint of a "
-            "query of its own.",
+            hint="Run the query with the Spark version that cdcd supports (`cdcd version`), and do not use the "
+            "checkpoint of another query.",
         ) from None
 
 

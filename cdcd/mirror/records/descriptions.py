@@ -119,7 +119,7 @@ class Descriptions:
         ends = self._admin.ends([self._topic]).get(self._topic)
         if ends is None:
             raise SinkError(
-                f"There is no topic {self._topic}, which says what the columns of the tables are.",
+                f"There is no topic {self._topic}, which has the descriptions of the tables.",
                 hint="Start the daemon, which writes it. If the daemon runs, compare topics.schemas and topics.prefix "
                 "in both configurations.",
             )
@@ -321,8 +321,8 @@ class Descriptions:
         form = replace(form, columns=tuple(columns), last_id=lowest)
         if form.flattened:
             raise SourceError(
-                f"{form.schema}.{form.table}: its records are flattened (event_flattening), so they do not tell which"
-                " change of a row comes first.",
+                f"{form.schema}.{form.table}: its records are flattened (event_flattening), so the order of the "
+                f"changes of a row is not known.",
                 hint="Mirror a pipeline without event_flattening, or leave the table out of the mirror.",
             )
         if form.routes:
@@ -340,22 +340,22 @@ class Descriptions:
             )
         if form.repeats:
             raise SourceError(
-                f"{form.schema}.{form.table}: several of its rows may have the same key (key.columns), so its records"
-                " do not tell which row they change.",
+                f"{form.schema}.{form.table}: several of its rows may have the same key (key.columns), so it is not "
+                f"known which row a record changes.",
                 hint="Add the columns of its primary key to key.columns of the daemon's configuration, or leave the"
                 " table out of the mirror.",
             )
         if form.moves:
             raise SourceError(
                 f"{form.schema}.{form.table}: columns that are not of its key choose the partitions of its records"
-                " (partitioner.columns), so the records of a row have no order among each other.",
+                " (partitioner.columns), so the records of a row have no order.",
                 hint="Choose the partitions by columns of the key in the daemon's configuration, or leave the table out"
                 " of the mirror.",
             )
         if form.skipped:
             raise SourceError(
-                f"{form.schema}.{form.table}: its topic leaves out the operations {', '.join(form.skipped)}, so that it"
-                " does not tell what is in the table.",
+                f"{form.schema}.{form.table}: its topic leaves out the operations {', '.join(form.skipped)}, so the "
+                f"rows of the table cannot be derived from it.",
                 hint="Take topics.skipped_operations out of the daemon's configuration, or leave the table out of the"
                 " mirror.",
             )
@@ -391,7 +391,7 @@ def _check_words(form: TableForm, column: ColumnForm, words: _Words) -> None:
         table = f"{form.schema}.{form.table}"
         raise IncompatibleSchemaError(
             table,
-            f"{', '.join(map(repr, used))} is the word of another label of {column.type} by"
-            f" now, so that values of column {column.name} that were written before are not known.",
+            f"{', '.join(map(repr, used))} is now the name of another label of {column.type}, so earlier values of "
+            f"column {column.name} are not known.",
             f"{way_on(table)} Do so when the daemon is not behind.",
         )

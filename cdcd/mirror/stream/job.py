@@ -328,8 +328,8 @@ class Mirror:
             yield (
                 topic,
                 TransientError(
-                    f"{count} changes wait, because no checkpoint in {self._settings.checkpoint} says that all of the"
-                    " topic's partitions are complete up to there.",
+                    f"{count} changes wait, because no checkpoint in {self._settings.checkpoint} confirms that all "
+                    f"partitions of the topic are complete up to their position.",
                     hint="Start the daemon, which writes one. If the daemon runs, set topics.checkpoint to what its"
                     " configuration has.",
                 ),

@@ -97,9 +97,9 @@ def takeover(
         named = "another table" if has is None or has.oid is None else f"the one with oid {has.oid}"
         raise IncompatibleSchemaError(
             schema.table,
-            f"another table has this name now (oid {schema.oid} in place of {named}), and no record says that the"
-            " former one's rows end and the new one's are read: the daemon writes none with snapshot.mode: never or"
-            " topics.truncate: false.",
+            f"another table has this name now (oid {schema.oid} in place of {named}), and no truncate record "
+            f"separates the rows of the two tables: the daemon writes no such record with snapshot.mode: never or "
+            f"topics.truncate: false.",
             way_on(schema.table),
         )
     return Takeover(mine, end)

@@ -101,7 +101,7 @@ def check(schema: TableSchema, reserved: Collection[str] = ()) -> None:
         if column.name in reserved:
             raise IncompatibleSchemaError(
                 schema.table,
-                f"column {column.name} has a name that the table format keeps for itself.",
+                f"column {column.name} has a name that the table format reserves.",
                 f"Rename the column at the source. {way_on(schema.table)} Or leave the table out (tables.exclude), or"
                 " mirror it into the other format.",
             )
@@ -115,7 +115,8 @@ def check(schema: TableSchema, reserved: Collection[str] = ()) -> None:
         if other != column.sent_as:
             raise IncompatibleSchemaError(
                 schema.table,
-                f"columns {other} and {column.sent_as} differ only in case, which Iceberg and Delta take for one.",
+                f"columns {other} and {column.sent_as} differ only in case, and Iceberg and Delta treat them as one "
+                f"column.",
                 f"Rename one of them at the source. {way_on(schema.table)} Or leave the table out (tables.exclude).",
             )
 
@@ -135,15 +136,15 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
     if kind is Kind.MIRROR and (names := crossed(old, new)):
         raise IncompatibleSchemaError(
             new.table,
-            f"columns that are called {', '.join(names)} now cannot all be those of before: one was dropped and added"
-            " again, or got another one's name, and nothing says which, because the daemon was behind.",
+            f"columns {', '.join(names)} are not all the former columns: one was dropped and added again, or got the "
+            f"name of another column. Because the daemon was behind, it is not known which.",
             way_on(new.table),
         )
     if kind is Kind.MIRROR and (either := doubtful(old, new)):
         raise IncompatibleSchemaError(
             new.table,
-            f"column {either[1]} is new, or is column {either[0]} under another name, and nothing says which, because"
-            " the daemon was behind.",
+            f"column {either[1]} is new, or is the renamed column {either[0]}. Because the daemon was behind, it is "
+            f"not known which.",
             way_on(new.table),
         )
     same = {after.name: before for before, after in pairs(old, new)}
@@ -199,7 +200,7 @@ def rekeyed(old: TableSchema, new: TableSchema) -> IncompatibleSchemaError:
     return IncompatibleSchemaError(
         new.table,
         f"the key changed from ({', '.join(old.key)}) to ({', '.join(new.key)});"
-        " changes from before it cannot be told apart by the new one.",
+        " earlier changes cannot be assigned to rows by the new key.",
         way_on(new.table),
     )
 
@@ -233,8 +234,8 @@ def _relabel(table: str, old: ColumnSchema, new: ColumnSchema) -> Iterator[Step]
     if used:
         raise IncompatibleSchemaError(
             table,
-            f"labels of {new.type} were renamed to words that others had before: {', '.join(map(repr, used))}; which of"
-            f" the two a value of column {new.name} is, is not known.",
+            f"labels of {new.type} were renamed to names that other labels had before: {', '.join(map(repr, used))}; "
+            f"it is not known which label a value of column {new.name} means.",
             f"{way_on(table)} Do so when the daemon is not behind.",
         )
     words = [(word, now[oid]) for oid, word in before.items() if oid in now and now[oid] != word]
@@ -310,9 +311,9 @@ def default_lost(table: str, column: ColumnSchema) -> IncompatibleSchemaError:
     """What rows have in a column that was added before a row told of it is not known (`ColumnSchema.default_lost`)."""
     return IncompatibleSchemaError(
         table,
-        f"column {column.name} is new, and what the rows that are there have in it is not known: PostgreSQL wrote the"
-        " table again (ALTER TYPE, VACUUM FULL, a volatile default) before a changed row told of the column, or the"
-        " column was dropped and added again while the daemon was behind.",
+        f"column {column.name} is new, and its values in existing rows are not known: PostgreSQL rewrote the table "
+        f"(ALTER TYPE, VACUUM FULL, a volatile default) before the first changed row with the column, or the column "
+        f"was dropped and added again while the daemon was behind.",
         way_on(table),
     )
 

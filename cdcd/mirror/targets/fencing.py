@@ -57,5 +57,5 @@ class Fence:
         if any(stamp.writer != self._writer and stamp not in known for stamp in newest):
             raise FencedError(
                 f"Another process mirrors into {name}: the table has a commit that this process did not make.",
-                hint="Let only one process mirror into a table, then start that one again.",
+                hint="Let only one process mirror into a table, then start that process again.",
             )

@@ -153,8 +153,8 @@ class Lakehouse:
         if table.kind is not kind:
             raise IncompatibleSchemaError(
                 schema.table,
-                f"another table has this name now, and its changes make a {kind} where the former one's made a"
-                f" {table.kind}.",
+                f"another table has this name now, and its changes give a {kind}, while those of the former table "
+                f"gave a {table.kind}.",
                 way_on(schema.table),
             )
         try:

@@ -42,7 +42,7 @@ def loaded(
     if state.commit_lsn > commit_lsn:
         raise PositionError(
             f"{name} has changes up to {Lsn(state.commit_lsn)}, after the snapshot's {Lsn(commit_lsn)}.",
-            hint="Another process mirrors into it: stop that one first, and take a new snapshot.",
+            hint="Another process mirrors into the table: stop that process first, and take a new snapshot.",
         )
     places = {
         partition: Place(commit_lsn, FIRST, 1, offset - 1)

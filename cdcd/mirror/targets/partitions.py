@@ -130,7 +130,7 @@ def parse_fields(texts: Sequence[str], where: str) -> tuple[Field, ...]:
     """
     found = tuple([_parsed(text, where) for text in texts])
     if len(set(found)) < len(found):
-        raise ConfigError(f"{where}: the same field stands there twice.", hint="Remove one of them.")
+        raise ConfigError(f"{where}: the same field is given twice.", hint="Remove one of them.")
     return found
 
 
@@ -183,13 +183,13 @@ def check_fields(schema: TableSchema, fields: Sequence[Field], *, computed: bool
         if not isinstance(column.spark, _TAKES[field.transform]):
             takes = ", ".join(sorted({each.typeName() for each in _TAKES[field.transform]}))
             raise ConfigError(
-                f"{where}: {field} does not take the type of the column {field.column}, {column.type}"
+                f"{where}: {field} does not support the type of the column {field.column}, {column.type}"
                 f" ({column.spark.simpleString()}).",
-                hint=f"{field.transform} takes columns of {takes}. Name another field, and start the mirror again.",
+                hint=f"{field.transform} supports columns of {takes}. Name another field, and start the mirror again.",
             )
         if not computed and field.name != field.column and field.name in columns:
             raise ConfigError(
-                f"{where}: Iceberg names the field {field} {field.name}, as a column of the table is called.",
+                f"{where}: Iceberg calls the field {field} {field.name}, and a column of the table has the same name.",
                 hint="Partition by another column or transform, and start the mirror again.",
             )
 

@@ -219,8 +219,8 @@ def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
     if remade or any(now.first.get(partition, first) < first for partition, first in had.first.items()):
         ids = f", by its id {now.topic_id} instead of {had.topic_id}" if remade else ""
         raise OriginError(
-            f"The topic {topic} was deleted and made again{ids}: what the target has of the former one says nothing of"
-            " this one.",
+            f"The topic {topic} was deleted and made again{ids}: the target's position in the former topic is not "
+            f"valid for the new topic.",
             hint=LOAD_AGAIN.format(table=shell(table_option(table))),
         )
     for partition, first in now.first.items():

@@ -289,13 +289,15 @@ class MirrorTarget:
         if table.left is None:
             outcome.source_rows, outcome.topic_rows, table.unfit = source.rows, mirror.rows, source.unfit
             if source.unfit:
-                outcome.not_compared["rows that fit no type of the mirror (quarantine)"] = source.unfit
+                outcome.not_compared["rows that do not fit a type of the mirror (quarantine)"] = source.unfit
         ranges = source.differing(mirror)
         outcome.ranges += len(ranges)
         if not ranges:
             return
         excuse = (
-            f"{number(table.unfit, 'row')} of the source fit no type of the mirror" if table.unfit else ""
+            f"{number(table.unfit, 'row')} of the source do not fit a type of the mirror"
+            if table.unfit
+            else ""
         )
         found = differing(in_ranges(ours, ranges), in_ranges(theirs, ranges), columns).persist()
         try:

@@ -62,7 +62,7 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C9
         case LoadWaiting():
             yield f"snapshot: waiting for {fact.waiting} to end ({fact.waited_s:.0f} s)"
         case LoadRestarted():
-            yield f"snapshot: {fact.message}; once more, at a new one"
+            yield f"snapshot: {fact.message}; retrying with a new snapshot"
         case Replayed():
             gone = f", {fact.gone} gone from the topic" if fact.gone else ""
             yield f"{fact.table}: {fact.replayed} records from quarantine, {fact.left} stay{gone}"

@@ -38,7 +38,8 @@ _NOT_COMPARED: Final = (
     "if a column is in a key, or is not text and has to be truncated."
 )
 _TODAY: Final = (
-    "The list has the present columns, because no pattern matches the same ones. Add later columns by hand."
+    "The list names the present columns, because no pattern matches exactly these columns. Add later "
+    "columns by hand."
 )
 _LATER: Final = (
     "If a column gets a matching name later, because it is added or renamed, Debezium would deliver the column. cdcd "

@@ -30,7 +30,7 @@ def count_for_topics(value: str, key: str) -> Verdict:
         )
     if number(value) == -1:
         return differs(
-            f"-1 is the brokers' default. {key} is a number, 1 unless you set it, and is for new topics only."
+            f"-1 is the brokers' default. {key} is a number, 1 unless you set it, and applies only to new topics."
         )
     return to(key, number(value))
 
@@ -111,13 +111,14 @@ def key_columns(value: str, _key: str) -> Verdict:
         if patterns is None or not all(map(_PLAIN.fullmatch, names)):
             return Verdict(
                 Kind.IMPOSSIBLE,
-                f"{each} has a regular expression that no pattern of key.columns stands for. Write the tables and the "
+                f"{each} has a regular expression that no pattern of key.columns can express. Write the tables and the "
                 "columns into key.columns.",
             )
         for pattern in patterns:
             if pattern in found:
                 return Verdict(
-                    Kind.IMPOSSIBLE, f"{pattern} is there twice. Write its columns into key.columns once."
+                    Kind.IMPOSSIBLE,
+                    f"{pattern} is there twice. Write the columns of the table into key.columns once.",
                 )
             found[pattern] = names
     return Verdict(Kind.DIFFERENT, _DIFFERENT, {"key.columns": found})
@@ -131,7 +132,7 @@ def heartbeat_interval(value: str, _key: str) -> Verdict:
     taken = min(max(given, INTERVAL_S_MIN), INTERVAL_S_MAX)
     why = "heartbeat.interval_s. The header cdcd.watermark of a heartbeat has the LSN."
     if taken != given:
-        return differs(f"{why} The interval is the nearest one that cdcd takes.", heartbeat__interval_s=taken)
+        return differs(f"{why} cdcd uses the nearest interval that it supports.", heartbeat__interval_s=taken)
     return same(why, heartbeat__interval_s=given)
 
 
@@ -171,7 +172,7 @@ _OF_HEADERS: Final = (
 def cloudevents_metadata(value: str, _key: str) -> Verdict:
     parts = {each.strip().lower() for each in value.split(",")}
     if "value" in parts and parts <= set(_GENERATED.split(",")):
-        return same("The attributes are made from the change.")
+        return same("cdcd sets the attributes from the change.")
     return lacks(_OF_HEADERS)
 
 
@@ -207,11 +208,12 @@ def registry_url(value: str, _key: str) -> Verdict:
     if parts.username is not None:
         bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
         return lacks(
-            "The URL holds a login. Set registry.url without it, registry.user, and registry.password_file.",
+            "The URL contains user and password. Set registry.url without them, registry.user, and "
+            "registry.password_file.",
             registry__url=bare,
         )
     if others:
-        return differs("cdcd asks one registry, the first of these.", registry__url=first)
+        return differs("cdcd uses one registry, the first of the list.", registry__url=first)
     return same("registry.url.", registry__url=first)
 
 

@@ -416,7 +416,7 @@ async def _free(sql: Connection, config: Config) -> SlotState:
         if time.monotonic() > deadline:
             raise SourceError(
                 f"Slot {slot.name} is still read by the session with PID {slot.active_pid}.",
-                hint="The connector is stopped. Another one may have the same slot.name: stop that one, and run this "
+                hint="The connector is stopped. Another connector may have the same slot.name: stop it, and run this "
                 "command again.",
             )
         await asyncio.sleep(_POLL_S)

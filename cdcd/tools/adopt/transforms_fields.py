@@ -42,7 +42,7 @@ _DEFAULTS: Final = (
     "(replace.null.with.default)."
 )
 _TODAY: Final = (
-    "The list has the present tables, because no pattern matches the same ones. Add later tables to "
+    "The list names the present tables, because no pattern matches exactly these tables. Add later tables to "
 )
 "the rule by hand."
 _BY_KEY: Final = (

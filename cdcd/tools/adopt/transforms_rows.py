@@ -172,7 +172,7 @@ def _script(transform: Transform, option: str, by_hand: str) -> Script:
         return parse(transform.text(option), transform.text("language"))
     except UntranslatableError as error:
         raise RefusedError(
-            f"cdcd runs no scripts, and cannot translate this one: {error}. {by_hand}"
+            f"cdcd runs no scripts, and cannot translate this script: {error}. {by_hand}"
         ) from None
 
 

@@ -196,7 +196,7 @@ def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     limit_ms = facts.timeout_max_ms
     if limit_ms is None or isinstance(facts.broker, CdcdError):
         found = (
-            "not known, because this principal may not read the brokers' settings (DescribeConfigs on the cluster); "
+            "unknown, because this principal may not read the brokers' settings (DescribeConfigs on the cluster); "
             "without kafka.transaction.timeout_s, transactions have 60 s"
         )
         yield Finding("ok", "transaction.timeout", name, found)
@@ -227,7 +227,7 @@ def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             "warning",
             "transaction.log",
             name,
-            "1: if a disk is lost, open transactions are lost with it",
+            "1: if its disk is lost, open transactions are lost",
             f"Set {name}=3 on the brokers.",
         )
     else:
@@ -245,7 +245,7 @@ def check_missing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     for name, error in facts.refused.items():
         by_hint.setdefault(error.hint, []).append(name)
     for hint, names in by_hint.items():
-        others = f"; and {len(names) - 1} more topics likewise" if len(names) > 1 else ""
+        others = f"; the same holds for {len(names) - 1} more topics" if len(names) > 1 else ""
         yield Finding("error", "topic.missing", "topics", f"{facts.refused[names[0]].message}{others}", hint)
     if not spec.enabled:
         yield Finding(
@@ -264,7 +264,7 @@ def check_missing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
                 "warning",
                 "topic.replicas",
                 "topics.create.replication_factor",
-                "1: a created topic is lost with its broker",
+                "1: if a broker's disk is lost, created topics on it are lost",
                 "Set topics.create.replication_factor: 3 and min.insync.replicas: 2 in topics.create.config.",
             )
 
@@ -291,7 +291,7 @@ def _rights_on_missing(
             "unknown",
             "topic.write",
             "topics",
-            "not checked: the right to write to topics that do not exist yet. Kafka tells rights only for topics "
+            "not checked: the right to write to topics that do not exist yet. Kafka reports rights only for topics "
             f"that exist, and this principal may not read the ACLs: {named(unknown)}",
             rights_hint(),
         )
@@ -341,7 +341,7 @@ def _problems(name: str, topic: TopicInfo, facts: Facts, wanted: Wanted) -> Iter
             "topic.rights",
             subject,
             "this principal may not read it. cdcd reads it to decode changes of a table that was altered before they "
-            "were delivered, and to take the ids of schemas from it; it stops there otherwise",
+            "were delivered, and to get the ids of schemas. Without this right, cdcd stops in these cases",
             rights_hint(),
         )
     if not topic.has_leaders:
@@ -368,7 +368,8 @@ def _problems(name: str, topic: TopicInfo, facts: Facts, wanted: Wanted) -> Iter
             "warning",
             "topic.replicas",
             subject,
-            "min.insync.replicas is 1: a record counts as delivered when one broker has it, and is lost with that one",
+            "min.insync.replicas is 1: a record counts as delivered when one broker has it, and is lost if that "
+            "broker's disk is lost",
             alter_topic(name, "min.insync.replicas=2"),
         )
     limit = int(config.get("max.message.bytes", str(wanted.message_max_bytes)))
@@ -412,9 +413,11 @@ def _compacted(name: str, config: Mapping[str, str], table: TableTopic) -> Itera
             "the slot was lost, and the next start will end, because the topic refuses the truncate record of the table"
         )
     if table.truncated:
-        loses.append("it refuses the record of a TRUNCATE, which has no key, and cdcd ends then")
+        loses.append("the topic refuses the record of a TRUNCATE, which has no key, and cdcd then ends")
     if not table.whole:
-        loses.append("a later reader lacks values that the last update did not send (unchanged TOAST)")
+        loses.append(
+            "after compaction, a reader lacks values that the last update did not send (unchanged TOAST)"
+        )
     if loses:
         cures = ["topics.truncate: false"] * table.truncated
         cures += [f"ALTER TABLE {qualified(table.table)} REPLICA IDENTITY FULL;"] * (not table.whole)

@@ -79,7 +79,8 @@ def _check_encoding(encoding: str) -> Iterator[Finding]:
     if encoding == "UTF8":
         return
     known = {
-        "SQL_ASCII": "the database is SQL_ASCII: PostgreSQL does not know what its text means, and takes any bytes",
+        "SQL_ASCII": "the database is SQL_ASCII: PostgreSQL does not know the encoding of its text, and accepts any "
+        "bytes",
         "MULE_INTERNAL": "the database is MULE_INTERNAL, which PostgreSQL does not convert to UTF-8: only ASCII is "
         "delivered",
     }
@@ -126,7 +127,8 @@ def check_money(found: MoneyLocale, chosen: int | None) -> Iterator[Finding]:
             "server.money",
             "money",
             f"no session with the database's default of lc_monetary, {found.name}, can use money, because the "
-            "currency's symbol has no character in the encoding of the database. cdcd takes 2 digits behind the point",
+            "currency's symbol has no character in the encoding of the database. cdcd assumes 2 digits behind the "
+            "point",
             "Set lc_monetary of the database to a locale in its encoding (ALTER DATABASE … SET lc_monetary), or set "
             "money.digits.",
         )
@@ -168,7 +170,7 @@ def check_wal_level(facts: Facts, _: Wanted) -> Iterator[Finding]:
         found = f"{level}, and effective_wal_level is {effective.shown}: logical as long as there is a logical slot"
         yield Finding("ok", "wal.level", "wal_level", found)
     elif setting.restart_pending:
-        found = f"{level}, and another value is set that waits for the restart of PostgreSQL"
+        found = f"{level}, and another value is set that takes effect after a restart of PostgreSQL"
         yield Finding("error", "wal.level", "wal_level", found, RESTART)
     else:
         yield Finding(
@@ -202,7 +204,7 @@ def check_capacity(facts: Facts, _: Wanted) -> Iterator[Finding]:
         limit = int(facts.settings[name].value)
         found = f"{used} of {limit} in use"
         if used + needed > limit and facts.settings[name].restart_pending:
-            found += "; another value is set, and waits for the restart of PostgreSQL"
+            found += "; another value is set and takes effect after a restart of PostgreSQL"
             yield Finding("error", code, name, found, RESTART)
         elif used + needed > limit:
             yield Finding(
@@ -327,9 +329,9 @@ def check_signals(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             "warning",
             "snapshot.signals",
             subject,
-            f"all: whoever may send a request can have cdcd evaluate an expression as superuser "
+            f"all: everybody who may send a request can make cdcd evaluate an expression as superuser "
             f"{facts.session.role}",
-            "Set snapshot.signals: without_where, or connect as a role that is no superuser.",
+            "Set snapshot.signals: without_where, or connect as a role that is not a superuser.",
         )
     else:
         yield Finding("ok", "snapshot.signals", subject, wanted.signals)
@@ -408,17 +410,17 @@ async def check_heartbeat(config: Config, dsn: Dsn) -> Iterator[Finding]:
     finally:
         opened.close()
     if planned:
-        found = Finding("ok", CODE, SUBJECT, "the server plans it, and the role may run it")
+        found = Finding("ok", CODE, SUBJECT, "the server accepts it, and the role may run it")
     else:
         found = Finding(
             "unknown",
             CODE,
             SUBJECT,
-            "the server knows the statement, but has no plan of it; whether the role may run it shows when it runs",
+            "the server accepts the statement but cannot plan it, so the right of the role is known only when it runs",
             "Look at the metric cdcd_heartbeat_queries_total, or write the statement as SELECT, INSERT or UPDATE.",
         )
     return iter((found,))
 
 
 def _refused(error: CdcdError) -> Finding:
-    return Finding("warning", CODE, SUBJECT, f"{error.message} The stream goes on without it", error.hint)
+    return Finding("warning", CODE, SUBJECT, f"{error.message} The stream continues without it", error.hint)

@@ -327,8 +327,9 @@ def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
             "error",
             "table.key",
             "rows to be read",
-            "these tables have no primary key, or rows that share a key (key.columns). Beside the stream, such tables "
-            "are read behind a truncate record, which topics.truncate or topics.skipped_operations leaves out: "
+            "these tables have no primary key, or rows that share a key (key.columns). Beside the stream, cdcd can "
+            "read such tables only with a truncate record, which topics.truncate or topics.skipped_operations turns "
+            "off: "
             f"{named(keyless)}",
             f"Add a primary key to {keyless[0]}, not a DEFERRABLE one; or write truncate records (topics.truncate: "
             f"true); or go on without the rows: snapshot.exclude: [{listed(keyless)}]",

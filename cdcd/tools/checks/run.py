@@ -235,7 +235,7 @@ def _ignored(config: Config, outcome: Outcome) -> list[Finding]:
             "warning",
             "topic.ignored",
             f"topic {config.topics.checkpoint}",
-            f"{number(ignored.count, 'record')} from offset {ignored.first} to {ignored.last} do not count: "
+            f"{number(ignored.count, 'record')} from offset {ignored.first} to {ignored.last} are ignored: "
             f"{plain(ignored.why)}",
             "Find out who writes there, and let only the pipeline's principal write to the topic (deploy/acl.md).",
         )

@@ -25,7 +25,7 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     name = f"slot {wanted.slot}"
     slot = facts.slot
     if slot is None:
-        found = "will be created; later changes are sent, and snapshot.mode decides about rows that exist"
+        found = "will be created; later changes are sent, and snapshot.mode decides about existing rows"
         yield Finding("ok", "slot.state", name, found)
         if facts.session.open_transactions:
             yield Finding(
@@ -33,7 +33,7 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
                 "slot.state",
                 name,
                 f"its creation will wait for {named(facts.session.open_transactions)}",
-                "COMMIT or ROLLBACK them (ROLLBACK PREPARED for prepared ones).",
+                "Run COMMIT or ROLLBACK for them (ROLLBACK PREPARED for prepared transactions).",
             )
         return
     try:
@@ -96,7 +96,7 @@ def _replaced(name: str, why: str, wanted: Wanted) -> Finding:
         "warning",
         "slot.state",
         name,
-        f"{why} snapshot.mode: when_needed makes a new slot at the next start, and {what}.",
+        f"{why} snapshot.mode: when_needed creates a new slot at the next start, and {what}.",
         hint,
     )
 
@@ -155,8 +155,8 @@ def check_takeover(facts: Facts, _: Wanted) -> Iterator[Finding]:
             "warning",
             "server.activities",
             "track_activities",
-            "off: a standby cannot tell an instance that is frozen or cut off from one that is quiet, and takes over "
-            "only when TCP gives that one up",
+            "off: a standby cannot distinguish a frozen instance from an idle one, so it takes over only when TCP "
+            "ends the connection",
             "ALTER SYSTEM SET track_activities = on; SELECT pg_reload_conf();",
         )
 
@@ -169,7 +169,7 @@ def check_failover(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
                 "error",
                 "slot.failover",
                 "failover",
-                f"needs PostgreSQL {FAILOVER_SINCE // 10000}, this is {facts.server_version // 10000}",
+                f"needs PostgreSQL {FAILOVER_SINCE // 10000}, and the server has {facts.server_version // 10000}",
                 "Set postgres.failover: false.",
             )
         return
@@ -182,7 +182,8 @@ def check_failover(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             "error",
             "slot.failover",
             "synchronized_standby_slots",
-            f"names {', '.join(absent)}, which no standby reads: PostgreSQL sends cdcd nothing until one does",
+            f"names {', '.join(absent)}, which no standby reads: PostgreSQL sends cdcd nothing until a standby reads "
+            f"it",
             "Bring the standby back, or take it out: ALTER SYSTEM SET synchronized_standby_slots = '...'; "
             "SELECT pg_reload_conf();",
         )

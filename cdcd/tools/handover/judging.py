@@ -171,7 +171,7 @@ def refuse(verdict: HandoverVerdict, former: str, *, deliver_writes: bool) -> No
         raise PositionError(
             f"{_so_many(verdict.lost_count)} between others that Kafka holds, and would never be delivered: "
             f"{_named(verdict.lost, verdict.lost_count)}.",
-            hint="Somebody wrote to the new server before it had all changes of the former one. Go back with `cdcd "
+            hint="Somebody wrote to the new server before it had all changes of the former server. Go back with `cdcd "
             "handover cancel`, undo these writes on the new server and prepare again. Or cancel the handover and read "
             "all tables of the new server, with its configuration: "
             f"`cdcd reset --checkpoint-of {former}`, then `cdcd run`.",

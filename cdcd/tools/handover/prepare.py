@@ -120,7 +120,7 @@ def _refuse_other_pipeline(former: Config, new: Config) -> None:
         if one != other:
             raise ConfigError(
                 f"{key} is {one!r} for the former server and {other!r} for the new one.",
-                hint="Both configurations are of one pipeline. Only postgres differs.",
+                hint="Both configurations must belong to the same pipeline. Only postgres differs.",
             )
 
 
@@ -153,7 +153,8 @@ async def _prepare(wanted: Preparation, say: Say) -> Seal:
         token = secrets.token_hex(8)
         fence = await emit_message(sql, WATERMARK, json.dumps({"handover": token}))
         say(
-            f"The fence is at {fence} of the former server. Waits until Kafka holds all that was committed before."
+            f"The fence is at {fence} of the former server. Waits until Kafka has everything that was committed "
+            f"before the fence."
         )
         await _delivered(former, sql, fence, wanted.wait_s, say)
         say("Kafka holds it.")
@@ -201,10 +202,10 @@ async def _slot(new: Config, stream: ReplicationStream, sql: Connection, databas
     if there is not None:
         check_slot(there, database)
         assert there.confirmed_flush_lsn is not None
-        say(f"Slot {name} is on the new server already, at {Lsn(there.confirmed_flush_lsn)}.")
+        say(f"The new server already has slot {name}, at {Lsn(there.confirmed_flush_lsn)}.")
         return there.confirmed_flush_lsn
     made = await create_slot(stream, name, failover=new.postgres.failover)
-    say(f"Made slot {name} on the new server, at {Lsn(made.consistent_point)}.")
+    say(f"Created slot {name} on the new server, at {Lsn(made.consistent_point)}.")
     return made.consistent_point
 
 
@@ -217,9 +218,8 @@ async def _delivered(former: Config, sql: Connection, fence: int, wait_s: float,
         wait_s,
         TransientError(
             f"Slot {name} of the former server was not confirmed up to the fence ({Lsn(fence)}) in {wait_s:g} s.",
-            hint="An instance of the pipeline must run meanwhile: `cdcd status` shows the reason of the delay. A "
-            "prepared "
-            "transaction that nobody decides keeps the slot too. Then run the command again.",
+            hint="An instance of the pipeline must run meanwhile: `cdcd status` shows the reason of the delay. An "
+            "undecided prepared transaction holds the slot back too. Then run the command again.",
         ),
         lambda: say(
             f"Nobody reads slot {name} of the former server. Start the pipeline there, if it was stopped."
@@ -238,12 +238,12 @@ async def _applied(sql: Connection, subscription: Subscription, end: int, wait_s
         wait_s,
         TransientError(
             f"Subscription {subscription.name} has not applied all up to {Lsn(end)} in {wait_s:g} s.",
-            hint="See pg_stat_subscription and the log of the new server. `cdcd run` may go on with the former server "
-            "meanwhile. Then run the command again.",
+            hint="See pg_stat_subscription and the log of the new server. Meanwhile `cdcd run` may continue on the "
+            "former server. Then run the command again.",
         ),
         lambda: say(
-            f"Nobody reads slot {subscription.slot} of the former server. Look why subscription {subscription.name} "
-            "does not (the log of the new server)."
+            f"Nobody reads slot {subscription.slot} of the former server. Read the log of the new server for the "
+            f"reason why subscription {subscription.name} does not read it."
         ),
     )
 
@@ -312,7 +312,7 @@ async def _adopt(new: Config, deliver_writes: bool, say: Say) -> HandoverAdoptio
         tables = await published(new, sql)
         slot_lsn = None if slot is None else slot.confirmed_flush_lsn
         seal = seal_for(found, system, slot_lsn, tables)
-        say("Reads what was written on the new server since its slot was made.")
+        say("Reads everything that was written on the new server since its slot was created.")
         judge = Judge(seal)
         await read_transactions(new, stream, sql, judge.take)
         verdict = judge.verdict()

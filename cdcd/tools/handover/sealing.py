@@ -44,9 +44,9 @@ def refuse_unfit(subscription: Subscription, former: Collection[str], new: Colle
         only += [(name, "new") for name in sorted(set(new) - set(former))]
         named = ", ".join(f"{name} (on the {which} server)" for name, which in only[:5])
         raise ConfigError(
-            f"{len(only)} tables are published on one of the two servers only: {named}.",
-            hint="Make both publications publish the same tables, choose the same in tables.include and "
-            "tables.exclude of both configurations, and run the command again.",
+            f"{len(only)} tables are published on only one of the two servers: {named}.",
+            hint="Make both publications publish the same tables, use the same tables.include and tables.exclude in "
+            "both configurations, and run the command again.",
         )
     if not subscription.enabled or not subscription.slot:
         raise ConfigError(
@@ -92,7 +92,7 @@ def refuse_same_oids(
     ]
     if mixed and not accept:
         raise ConfigError(
-            f"{len(mixed)} tables have the same oid on both servers, and columns with other numbers, types or labels: "
+            f"{len(mixed)} tables have the same oid on both servers, but other numbers, types or labels of columns: "
             f"{', '.join(mixed[:5])}.",
             hint="cdcd mirror would take one column for another. Create these tables again on the new server, so that "
             "they get other oids (DROP TABLE, CREATE TABLE, ALTER SUBSCRIPTION … REFRESH PUBLICATION), and run the "
@@ -139,7 +139,7 @@ def refuse_lower(former: int, slot: int, *, accept: bool) -> None:
         return
     raise PositionError(
         f"The slot on the new server begins at {Lsn(slot)}, and the former server's WAL is at {Lsn(former)}. Consumers "
-        "that order changes by LSN, as cdcd mirror does, would take new changes for old ones.",
+        "that order changes by LSN, as cdcd mirror does, would mistake new changes for old ones.",
         hint="If the new server's WAL is higher by now, drop the slot there (SELECT pg_drop_replication_slot), and run "
         "the command again. Else raise it: stop the new server, and let pg_resetwal --next-wal-file begin a WAL file "
         "far behind that of the former one, before a slot is made there. If no consumer orders by LSN: "
@@ -229,8 +229,8 @@ def seal_for(
     if slot_lsn != seal.slot_lsn:
         where = "is gone" if slot_lsn is None else f"is at {Lsn(slot_lsn)}"
         raise PositionError(
-            f"The slot on the new server {where}, and was made at {Lsn(seal.slot_lsn)}. What was written in between "
-            "cannot be known.",
+            f"The slot on the new server {where}, and was created at {Lsn(seal.slot_lsn)}. The changes in between are "
+            f"not known.",
             hint="Find out who moved or dropped it. Then `cdcd handover cancel` with the configuration of the former "
             "server, and prepare again.",
         )

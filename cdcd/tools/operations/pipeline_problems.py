@@ -80,7 +80,8 @@ def _slot(status: PipelineStatus) -> Iterator[Problem]:
                 "slot.foreign",
                 "error",
                 f"Another program reads slot {slot.name}: {status.server.slot_reader}, process {slot.active_pid}.",
-                "Two programs must not share a slot: changes that the other one confirms are lost for cdcd. Give this "
+                "Two programs must not share a slot: changes that the other program confirms are lost for cdcd. Give "
+                "this "
                 "pipeline a slot of its own (postgres.slot).",
                 FOUND,
             )
@@ -97,8 +98,8 @@ def _ignored(status: PipelineStatus) -> Iterator[Problem]:
             "checkpoint.ignored",
             "warning",
             f"{number(ignored.count, 'record')} of topic {status.named.checkpoint_topic} "
-            f"from offset {ignored.first} to {ignored.last} do not count: {plain(ignored.why)}",
-            "Find out who writes there, and let only the pipeline's principal write to the topic.",
+            f"from offset {ignored.first} to {ignored.last} are ignored: {plain(ignored.why)}",
+            "Find the program that writes there, and let only the pipeline's principal write to the topic.",
         )
 
 
@@ -131,7 +132,7 @@ def _instances(status: PipelineStatus) -> Iterator[Problem]:
             "instance.idle",
             "error",
             f"The active instance (process {active.pid} of the server{_from(active)}) does not read the slot.",
-            "See its log: the events reconnect.scheduled and slot.waiting say what it waits for.",
+            "Read its log: the events reconnect.scheduled and slot.waiting have the reason.",
             FOUND,
         )
 
@@ -217,7 +218,7 @@ def _aside(status: PipelineStatus) -> Iterator[Problem]:
     yield Problem(
         "table.set_aside",
         "error",
-        f"{number(len(tables), 'table')} {'is' if is_one else 'are'} set aside, so that their changes have no records: "
+        f"{number(len(tables), 'table')} {'is' if is_one else 'are'} set aside, so changes have no records: "
         f"{shown}{more}. All other tables go on.",
         f"Remove the cause, then: {cdcd('tables', 'resume', name, '--config', status.named.file)}. "
         f"{cdcd('tables', '--config', status.named.file)} shows each table.",
@@ -233,7 +234,7 @@ def _snapshots(status: PipelineStatus) -> Iterator[Problem]:
         yield Problem(
             "snapshot.paused",
             "warning",
-            f"The reading of {number(progress.tables_left, 'table')} is paused.",
+            f"The snapshot of {number(progress.tables_left, 'table')} is paused.",
             cdcd("snapshot", "resume", "--config", status.named.file),
         )
     for outcome in {each.name: each for each in progress.outcomes}.values():

@@ -137,7 +137,7 @@ def decide(
         left.append(
             Left(
                 f"transactional id {pipeline.transactional_id}",
-                "Kafka forgets it by itself when it has not been used for transactional.id.expiration.ms (7 days)",
+                "Kafka removes it by itself when it has not been used for transactional.id.expiration.ms (7 days)",
             )
         )
     if command == "drop":
@@ -170,7 +170,7 @@ def _refusal_by_checkpoint(
     except PositionError as error:
         return PositionError(
             error.message,
-            hint=f"{error.hint} If that server, or the handover, is given up for good: run this command with "
+            hint=f"{error.hint} If that server is gone for good, or the handover is cancelled: run this command with "
             f"--checkpoint-of {checkpoint.system_identifier}.",
         )
     return None
@@ -183,7 +183,7 @@ def refusal(server: PipelineState) -> CdcdError | None:
         where = f" from {active.client}" if active.client else ""
         return FencedError(
             f"An instance of the pipeline is active ({active.application_name}{where}, server process {active.pid}).",
-            hint="Stop all instances of the pipeline first, those that stand by too, then run the command again.",
+            hint="Stop all instances of the pipeline first, also standbys, then run the command again.",
         )
     # While a logical slot is being created, it has no plugin yet.
     if slot is not None and slot.active and not slot.is_physical and slot.plugin in (PLUGIN, ""):
@@ -211,7 +211,7 @@ def _slot(pipeline: RemovedPipeline, found: PipelineRemains, elsewhere: str) -> 
             of = f"uses {slot.plugin}"
         else:
             of = f"is of database {slot.database}"
-        yield Left(f"slot {slot.name}", f"it {of}, so cdcd did not make it")
+        yield Left(f"slot {slot.name}", f"it {of}, so cdcd did not create it")
     elif slot.name == f"cdcd_{pipeline.name}" or (found.checkpoint is not None and not elsewhere):
         yield RemovalStep("slot", f"slot {slot.name}", f"{size(slot.retained_bytes)} of WAL")
     else:
@@ -230,8 +230,8 @@ def _checkpoint(
     if elsewhere:
         yield Left(
             f"the checkpoint in topic {topic}",
-            f"it is of the server with system_identifier {elsewhere}, which the pipeline reads, and not of this one "
-            f"({found.system_identifier}). Give --config the configuration of that server to take it away. If that "
+            f"it belongs to the server with system_identifier {elsewhere}, which the pipeline reads, not to this "
+            f"server ({found.system_identifier}). Give --config the configuration of that server to remove it. If that "
             f"server is gone for good: --checkpoint-of {elsewhere}",
         )
         return
@@ -249,7 +249,7 @@ def _log(found: PipelineRemains, elsewhere: str) -> Iterator[RemovalStep | Left]
         return
     what = f"the durable log in {found.log}"
     if elsewhere:
-        yield Left(what, f"the pipeline goes on on server {elsewhere}")
+        yield Left(what, f"the pipeline continues on server {elsewhere}")
     else:
         yield RemovalStep("log", what, f"{size(found.log_bytes)} of changes")
 
@@ -270,12 +270,12 @@ def _topics(
     ours = [*written, *own]
     if elsewhere:
         if ours:
-            yield Left(_named("topic", ours), f"the pipeline goes on with them on server {elsewhere}")
+            yield Left(_named("topic", ours), f"the pipeline continues with them on server {elsewhere}")
     elif not pipeline.creates_topics:
         if ours or checkpoint:
             yield Left(
                 _named("topic", [*ours, *checkpoint]),
-                "topics.create.enabled is false: cdcd did not make them",
+                "topics.create.enabled is false, so cdcd did not create them",
             )
     else:
         removed = [*(ours if with_topics else ()), *(checkpoint if command == "drop" else ())]
@@ -301,7 +301,7 @@ def _topics(
             why = (
                 "consumers may still read them"
                 if command == "drop"
-                else "the rows come again in the same topics"
+                else "the rows come again into the same topics"
             )
             yield Left(_named("topic", ours), f"{why}; --topics deletes them")
         if command == "drop" and checkpoint and checkpoint[0] not in found.kept:
@@ -313,7 +313,9 @@ def _topics(
                 (pipeline.checkpoint_topic,),
             )
     if others:
-        yield Left(_named("topic", others), f"nothing shows that pipeline {pipeline.name} writes to them")
+        yield Left(
+            _named("topic", others), f"it is not known whether pipeline {pipeline.name} writes to them"
+        )
 
 
 def _publication(command: Command, found: PipelineRemains) -> Iterator[RemovalStep | Left]:
@@ -326,7 +328,9 @@ def _publication(command: Command, found: PipelineRemains) -> Iterator[RemovalSt
         return
     owner, quoted = found.server.publication_owner, publication.name.replace('"', '""')
     if not found.server.publication_is_ours:
-        yield Left(what, f'nothing shows that cdcd made it. If nobody needs it: DROP PUBLICATION "{quoted}";')
+        yield Left(
+            what, f'it is not known whether cdcd created it. If nobody needs it: DROP PUBLICATION "{quoted}";'
+        )
     elif owner:
         yield Left(
             what,
@@ -338,18 +342,18 @@ def _publication(command: Command, found: PipelineRemains) -> Iterator[RemovalSt
 
 def _notes(command: Command, pipeline: RemovedPipeline, with_topics: bool) -> tuple[str, ...]:
     if command == "drop":
-        return ("Changes that were not delivered yet are not delivered any more.",)
+        return ("Changes that are not delivered yet are lost to this pipeline.",)
     again = (
-        "The next start makes a new slot, and reads all tables again (op r)."
+        "The next start creates a new slot and reads all tables again (op r)."
         if pipeline.reads_tables
-        else "The next start makes a new slot, and streams from there. snapshot.mode is never, so the changes until "
-        "then are lost to this pipeline."
+        else "The next start creates a new slot and streams from its position. snapshot.mode is never, so this "
+        "pipeline loses the changes before that."
     )
     deleted = (
-        "Consumers, and mirrors (cdcd mirror --snapshot), have to begin again with the new topics."
+        "Consumers, and mirrors (cdcd mirror --snapshot), must start from scratch with the new topics."
         if with_topics
-        else "Rows that are deleted before the next start leave no record: consumers that keep state, mirrors too, "
-        "keep such rows. Delete the topics too (--topics), or clear what they keep."
+        else "Rows that are deleted before the next start have no record: consumers that keep state, also mirrors, "
+        "keep such rows. Delete the topics too (--topics), or clear the state of the consumers."
     )
     return again, deleted
 

@@ -74,7 +74,8 @@ async def _ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, 
         if sql.info.server_version < MESSAGES_SINCE:
             raise ConfigError(
                 "PostgreSQL 13 sends no logical messages to its clients, so the daemon would not receive the request.",
-                hint="It takes PostgreSQL 14 or newer. On 13, snapshot.added_tables reads tables that are added to the "
+                hint="Requests need PostgreSQL 14 or newer. On 13, snapshot.added_tables reads tables that are added "
+                "to the "
                 "publication.",
             )
         signal = replace(signal, tables=tuple(map(table_named, signal.tables)))
@@ -137,8 +138,8 @@ async def _checked(
         if table in left_out:
             raise ConfigError(
                 f"{table} is left out by tables.include or tables.exclude, so the daemon does not read it.",
-                hint="Change the patterns and restart the daemon. With snapshot.added_tables: true, the rows of the "
-                "table are then read by themselves.",
+                hint="Change the patterns and restart the daemon. With snapshot.added_tables: true, cdcd then reads "
+                "the rows of the table.",
             )
         found = await _find(sql, published, table, config.postgres.publication)
         if [published[oid] for oid in found] != [table]:
@@ -163,7 +164,7 @@ async def _check_published(config: Config, sql: Connection, tables: Sequence[str
         found = [published[oid] for oid in await _find(sql, published, table, config.postgres.publication)]
         if found != [table]:
             raise ConfigError(
-                f"{table} is published through its partitions, each of which is a table for itself.",
+                f"{table} is published through its partitions, and each partition is a table of its own.",
                 hint=f"Name the partitions: {', '.join(found[:10])}{'' if len(found) <= 10 else ' and others'}.",
             )
 
@@ -182,8 +183,8 @@ def _check_keyless(name: str, where: str, *, repeats: bool, ends_rows: bool) -> 
     )
     if not ends_rows:
         raise SourceError(
-            f"{reason}, and such a table is read behind a truncate record, which topics.truncate or "
-            "topics.skipped_operations leaves out.",
+            f"{reason}, and such a table can be read again only with a truncate record, which topics.truncate or "
+            f"topics.skipped_operations turns off.",
             hint=f"{hint} Or write truncate records (topics.truncate: true).",
         )
     if where:
@@ -207,19 +208,18 @@ async def _find(sql: Connection, published: Mapping[int, str], table: str, publi
     parents = [published[oid] for oid in found.ancestors if oid in published]
     if parents:
         raise ConfigError(
-            f"{table} is a partition of {parents[0]}, through which its rows are published.",
-            hint=f"Ask for the whole table: {on_table('--table', parents[0])}; a condition chooses among its rows: "
-            "--where.",
+            f"{table} is a partition of {parents[0]}, and its rows are published as rows of that table.",
+            hint=f"Ask for the whole table: {on_table('--table', parents[0])}; --where selects among its rows.",
         )
     if found.kind in "vmf":
         raise ConfigError(
-            f"{table} is no table: PostgreSQL does not publish views, materialized views and foreign tables.",
+            f"{table} is not a table: PostgreSQL does not publish views, materialized views and foreign tables.",
             hint="Name the tables that have the rows.",
         )
     raise ConfigError(
         f"{table} is not in publication {publication}.",
-        hint=f"ALTER PUBLICATION {identifier(publication)} ADD TABLE {qualified(table)}; with "
-        "snapshot.added_tables: true, its rows are then read by themselves.",
+        hint=f"ALTER PUBLICATION {identifier(publication)} ADD TABLE {qualified(table)}; with snapshot.added_tables: "
+        f"true, cdcd then reads its rows.",
     )
 
 
@@ -249,20 +249,20 @@ async def _check_table(
     try:
         look = await catalog.look([oid])
         if not look.tables:
-            raise ConfigError(f"{name} was dropped a moment ago.", hint="Look which tables there are.")
+            raise ConfigError(f"{name} was dropped a moment ago.", hint="Check the names of the tables.")
         table = look.tables[0]
         described = keys.applied(table.relation, (await catalog.describe([oid]))[oid])
         if described.repeats or not key_columns(table.relation, described):
             _check_keyless(name, where, repeats=described.repeats, ends_rows=ends_rows)
             notice(
-                f"{name} has no key that tells its rows apart. So a truncate record ends the former rows of its topic, "
+                f"{name} has no key that identifies its rows. So a truncate record ends the former rows of its topic, "
                 "and all rows follow."
             )
         problem = await catalog.examine(table, where) if where else ""
         if problem:
             raise ConfigError(
                 f"The condition cannot be used on {name}: {problem}",
-                hint="--where is what stands behind WHERE in SQL, for one table.",
+                hint="--where takes a condition for one table, as after WHERE in SQL.",
             )
         await _try_to_read(reader, table, where)
     except TableBusyError as error:

@@ -111,8 +111,8 @@ class _Wait:
             now = time.monotonic()
             if self._deadline is not None and now >= self._deadline:
                 return CANCELLED, (
-                    "--timeout is over, and the request goes on. `cdcd snapshot status` shows how far it is; "
-                    "`cdcd snapshot cancel` gives it up."
+                    "The time of --timeout is over. The request continues. `cdcd snapshot status` shows the progress; "
+                    "`cdcd snapshot cancel` cancels the request."
                 )
             time.sleep(LOOK_S if self._deadline is None else min(LOOK_S, self._deadline - now))
 
@@ -130,13 +130,13 @@ class _Wait:
         if verdict.kind == "unheard" and time.monotonic() - self._began > UNHEARD_S:
             self._say(
                 "unheard",
-                "No instance has taken the request yet. It waits in the WAL: start `cdcd run`, or let the running one "
-                "catch up (`cdcd status` shows how far it is).",
+                "No instance has received the request yet. The request is in the WAL: start `cdcd run`, or wait until "
+                "the running instance catches up (`cdcd status` shows its position).",
             )
         progress = None if found is None else found.snapshot
         if verdict.kind == "open" and progress is not None:
             if progress.paused:
-                self._say("paused", "Snapshots are paused: `cdcd snapshot resume` goes on.")
+                self._say("paused", "Snapshots are paused: `cdcd snapshot resume` continues them.")
             else:
                 self._said.discard("paused")
             status = SnapshotStatus(progress, now=int(time.time()))

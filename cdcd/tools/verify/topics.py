@@ -316,7 +316,7 @@ class TopicsTarget:
         for topic in new:
             compacted = "compact" in configs.get(topic, {}).get("cleanup.policy", "")
             if compacted:
-                self._values_gone[topic] = "the topic is compacted, or nobody may look whether it is"
+                self._values_gone[topic] = "the topic is compacted, or cdcd may not read its settings"
             settings = FoldSettings(
                 exactly_once=self._config.kafka.delivery == "exactly_once",
                 tombstones=self._config.topics.tombstones,
@@ -336,7 +336,7 @@ class TopicsTarget:
         limits = []
         if form.repeats:
             limits.append(
-                "any row: several rows may have the same key (key.columns), so records do not tell whose they are"
+                "any row: several rows may have the same key (key.columns), so records cannot be assigned to rows"
             )
         elif form.moves:
             limits.append(
@@ -385,7 +385,7 @@ class TopicsTarget:
         if comparing.is_sample:
             limits.append(
                 f"a sample of {self._options.sample:.3%} of the table's pages; rows that only the topic has are not "
-                "looked for"
+                f"searched"
             )
             if not form.key:
                 comparison.outcome.not_compared["tables without a key, whose rows a sample cannot find"] += 1
@@ -431,4 +431,8 @@ def _unplaced(fold: TableFold, form: TableForm) -> str:
     """Return why the position of rows among the changes is unknown; "" if it is known."""
     if fold.is_unsure:
         return "the table was read again while it was verified: verify it once more"
-    return "" if form.key or not fold.foreign else "records of another connector do not say which came twice"
+    return (
+        ""
+        if form.key or not fold.foreign
+        else "records of another connector do not show which records are repeated"
+    )

@@ -86,7 +86,7 @@ def test_a_reset_keeps_the_publication_and_the_topics():
     reset = plan("reset")
     assert [kind for kind, _, _ in steps(reset)] == ["slot", "checkpoint"]
     assert "publication cdcd_shop: the pipeline goes on with it" in left(reset)
-    assert "the rows come again in the same topics; --topics deletes them" in left(reset)
+    assert "the rows come again into the same topics; --topics deletes them" in left(reset)
     assert "reads all tables again" in reset.notes[0]
 
 
