@@ -102,7 +102,7 @@ def test_another_cluster_is_refused_and_nothing_is_made_on_it(
     one.insert(3)
     one.configure(postgres={"dsn": other.dsn()})
     said = refused(one)
-    assert "this is another cluster, or one that was initialized again" in said.message
+    assert "it is another cluster, or was initialized again" in said.message
     assert not one.has_slot()
     assert not one.execute("SELECT FROM pg_publication")
     # Meant: the pipeline moves to that cluster, from now on.

@@ -30,7 +30,7 @@ def test_a_standby_that_was_behind_is_refused_until_the_gap_is_accepted(
     folder.mkdir(mode=0o711)
     refusal = failover.refuse(version, folder, broker, unique)
     assert refusal.exit_code == PositionError.exit_code, refusal.said
-    assert "failed over to a standby that lacked changes" in refusal.said
+    assert "is a promoted standby that lacked changes" in refusal.said
     assert "Bring back the server that has them" in refusal.said
     assert "--accept-gap" in refusal.said
     # What the former primary had is in Kafka, and nowhere else.

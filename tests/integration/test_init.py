@@ -219,7 +219,7 @@ def test_check_sees_that_the_restart_of_wal_level_is_pending(
     pasted = paste(tmp_path, written.stdout)
     assert pasted.returncode == 10, pasted.stderr
     # THEN `cdcd check` names the missing step
-    assert "another value is set that waits for the restart" in pasted.stdout
+    assert "another value is set that takes effect after a restart" in pasted.stdout
     assert "Restart PostgreSQL, for example" in pasted.stdout
     # AND a second `cdcd init` names it too
     again = cdcd(

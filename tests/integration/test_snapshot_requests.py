@@ -149,9 +149,9 @@ def test_what_the_daemon_would_refuse_is_refused_before_it_is_asked(
             "permission denied",
             f'GRANT SELECT ON public.hidden TO "{unique}"',
         ),
-        (["--table", "public.t", "--where", "id >"], 2, "syntax error", "behind WHERE"),
-        (["--table", "public.t", "--where", "no = 1"], 2, 'column "no" does not exist', "behind WHERE"),
-        (["--table", "public.t", "--where", "true) OR (true"], 2, "syntax error", "behind WHERE"),
+        (["--table", "public.t", "--where", "id >"], 2, "syntax error", "after WHERE"),
+        (["--table", "public.t", "--where", "no = 1"], 2, 'column "no" does not exist', "after WHERE"),
+        (["--table", "public.t", "--where", "true) OR (true"], 2, "syntax error", "after WHERE"),
     ):
         got, text = refused(*arguments)
         assert (got, message in text, hint in text) == (code, True, True), text
@@ -227,7 +227,7 @@ def test_whoever_waits_for_a_request_sees_its_end_also_across_a_kill(
     process.await_event("snapshot.signalled", action="start")
     late = cdcd(process, "start", "--table", "public.t", "--wait", "--timeout", "3")
     assert late.returncode == 9
-    assert "--timeout is over, and the request goes on" in late.stderr
+    assert "The time of --timeout is over. The request continues" in late.stderr
     # WHEN the daemon is killed and comes back, and may read
     process.kill()
     process.start()

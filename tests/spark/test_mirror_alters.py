@@ -225,7 +225,7 @@ def test_older_rows_of_a_partitioned_table_get_the_default_of_its_partitions(
         rows = job.table(source, "p").orderBy("id").select("id", "c", "d").collect()
         assert [tuple(row) for row in rows] == [(1, "x", None), (2, "x", None), (3, "x", None), (11, None, 5)]
         (stopped,) = job.all(TableFailed)
-        assert "what the rows that are there have in it is not known" in stopped.message
+        assert "its values in existing rows are not known" in stopped.message
         assert "--snapshot public.q" in stopped.hint
 
 

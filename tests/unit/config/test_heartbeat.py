@@ -18,15 +18,15 @@ ON = "heartbeat: {interval_s: 5}\n"
             "needs topics that are not compacted",
         ),
         ("heartbeat: {action_query: SELECT 1}", "action_query needs interval_s"),
-        (f"{ON}topics: {{heartbeat: shop.message}}", "is another topic of the pipeline already"),
-        (f"{ON}topics: {{heartbeat: shop_schemas}}", "is another topic of the pipeline already"),
-        (f"{ON}topics: {{heartbeat: shop.dead_letter}}", "is another topic of the pipeline already"),
+        (f"{ON}topics: {{heartbeat: shop.message}}", "is already another topic of the pipeline"),
+        (f"{ON}topics: {{heartbeat: shop_schemas}}", "is already another topic of the pipeline"),
+        (f"{ON}topics: {{heartbeat: shop.dead_letter}}", "is already another topic of the pipeline"),
         (
             f"{ON}topics: {{heartbeat: shop.transaction, transaction_metadata: true}}",
-            "is another topic of the pipeline already",
+            "is already another topic of the pipeline",
         ),
         (f"{ON}topics: {{heartbeat: shop.public.orders}}", "could be the topic of a table"),
-        (f"{ON}outbox: {{topics: [__debezium-heartbeat.shop]}}", "is another topic of the pipeline already"),
+        (f"{ON}outbox: {{topics: [__debezium-heartbeat.shop]}}", "is already another topic of the pipeline"),
     ],
 )
 def test_what_cannot_be_is_named(section: str, says: str):

@@ -178,7 +178,7 @@ log: verbose
         ),
         (
             "topics: {message: s.a, checkpoint: s_a}",
-            "must be three topics, which to Kafka differ in more than",
+            "must be three topics, and their names must differ in more than",
         ),
         (
             "topics: {name: '{prefix}.{schema}.{tabel}'}",

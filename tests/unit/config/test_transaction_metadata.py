@@ -13,7 +13,7 @@ from tests.unit.config.test_loading import MINIMAL, parse, problem
         ("topics: {transaction: shop_checkpoint}", "transaction must differ from message"),
         ("topics: {transaction: shop.public.orders}", "could be the topic of a table"),
         ("topics: {transaction: shop.dead_letter}", "dead_letter_topic must differ from topics.transaction"),
-        ("outbox: {topics: [shop.transaction]}", "is another topic of the pipeline already"),
+        ("outbox: {topics: [shop.transaction]}", "is already another topic of the pipeline"),
         (
             "format: {value: cloudevents}\ncloudevents: {data: avro}\nregistry: {url: 'http://127.0.0.1:1'}",
             "topics.transaction_metadata needs another cloudevents.data than avro",

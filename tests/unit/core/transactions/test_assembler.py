@@ -195,7 +195,7 @@ def test_a_commit_of_another_transaction_than_the_begun_one_is_refused(receiver)
 
 
 def test_commits_that_go_back_are_refused(receiver):
-    with pytest.raises(ProtocolError, match="comes after a later one"):
+    with pytest.raises(ProtocolError, match="comes after a later commit"):
         receiver.steps(begin(7, 100), commit(100), begin(8, 99))
 
 
@@ -261,7 +261,7 @@ def test_a_transactional_message_outside_of_a_transaction_is_refused(receiver):
 
 
 def test_messages_keep_the_order_too(receiver):
-    with pytest.raises(ProtocolError, match="comes after a later one"):
+    with pytest.raises(ProtocolError, match="comes after a later commit"):
         receiver.steps(begin(7, 100), commit(100), alone("hello", 90))
 
 

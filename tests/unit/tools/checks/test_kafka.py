@@ -112,7 +112,7 @@ def test_a_cluster_in_order_has_no_warning_and_no_error() -> None:
             with_broker(transaction_state_log_replication_factor="1"),
             WANTED,
             ("warning", "transaction.log"),
-            "if a disk is lost",
+            "if its disk is lost",
         ),
         (
             preflight.check_missing,
@@ -140,7 +140,7 @@ def test_a_cluster_in_order_has_no_warning_and_no_error() -> None:
             FACTS,
             replace(WANTED, spec=TopicSpec()),
             ("warning", "topic.replicas"),
-            "lost with its broker",
+            "if a broker's disk is lost",
         ),
         (check_existing, with_orders(may_write=False), WANTED, ("error", "topic.rights"), "may not write"),
         (

@@ -185,7 +185,7 @@ def test_a_slot_is_dropped_if_its_name_or_the_checkpoint_says_that_it_is_ours(sl
     ],
 )
 def test_a_slot_that_is_left_is_left_for_a_reason(slot, why):
-    assert f"{why}, so cdcd did not make it" in left(
+    assert f"{why}, so cdcd did not create it" in left(
         plan("drop", replace(FOUND, server=replace(DOWN, slot=slot)))
     )
 
