@@ -153,7 +153,7 @@ def test_a_standby_that_lacked_changes_is_refused_although_its_wal_is_longer(
     one.insert(5)
     assert one.wal_end() > end
     said = refused(one)
-    assert "is ahead of where this server left timeline 1" in said.message
+    assert "is ahead of the position at which this server left timeline 1" in said.message
     one.assert_unconfirmed(before)
     one.deliver(4, 5, arguments=("--accept-gap",))
 

@@ -88,7 +88,7 @@ def test_what_exists_is_looked_into(database: Database, broker: KafkaBroker, che
     found = check(name, database.dsn(), broker.bootstrap_servers, topics={"truncate": False})
     assert found.exit_code == 10
     (error,) = found.errors
-    assert error.endswith("which topics.truncate or topics.skipped_operations leaves out: public.plain")
+    assert error.endswith("which topics.truncate or topics.skipped_operations turns off: public.plain")
     found = check(name, database.dsn(), broker.bootstrap_servers, snapshot={"mode": "never"})
     assert found.exit_code == 0
     assert [level for level, _ in found.about("replica identity")] == ["warning"]

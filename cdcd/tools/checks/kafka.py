@@ -22,6 +22,7 @@ from cdcd.adapters.kafka.topics import (
 from cdcd.core.errors import CdcdError, SinkError
 from cdcd.core.pasted import qualified
 from cdcd.telemetry.findings import Finding, named, of_error
+from cdcd.telemetry.terminal_text import number
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -245,7 +246,7 @@ def check_missing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     for name, error in facts.refused.items():
         by_hint.setdefault(error.hint, []).append(name)
     for hint, names in by_hint.items():
-        others = f"; the same holds for {len(names) - 1} more topics" if len(names) > 1 else ""
+        others = f"; the same holds for {number(len(names) - 1, 'topic')} more" if len(names) > 1 else ""
         yield Finding("error", "topic.missing", "topics", f"{facts.refused[names[0]].message}{others}", hint)
     if not spec.enabled:
         yield Finding(

@@ -63,7 +63,7 @@ def test_300_tables_in_order_are_one_paragraph_of_80_columns():
     assert len(shown) < 14
     assert max(map(len, shown)) <= 80
     assert shown[0] == "warning  max_slot_wal_keep_size  (wal.keep)"
-    assert "ok       topic shop.public.table_0 and 299 more like it, wal_level" in shown
+    assert "ok       topic shop.public.table_0 and 299 similar ones, wal_level" in shown
 
 
 def test_findings_are_an_object_for_programs(file, capsys):

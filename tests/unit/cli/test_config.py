@@ -65,7 +65,7 @@ def test_no_file_of_somebody_is_overwritten_by_an_example(tmp_path, capsys):
     mine.parent.mkdir(parents=True)
     mine.write_text("-- mine")
     assert exit_of("config", "--examples", str(tmp_path)) == 2
-    assert f"{mine} is there already" in capsys.readouterr().err
+    assert f"{mine} exists already" in capsys.readouterr().err
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
 
 

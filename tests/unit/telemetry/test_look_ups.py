@@ -102,7 +102,7 @@ def test_an_error_is_told_with_its_hint_and_a_defect_without_its_text():
         raise KeyError("a value of a row")
 
     found = ended(LookUp(broken, 600.0))
-    assert found.error == "cdcd failed to look this up (KeyError)."
+    assert found.error == "cdcd could not look this up, because of a bug in cdcd (KeyError)."
     assert "value of a row" not in found.error + found.hint
 
 

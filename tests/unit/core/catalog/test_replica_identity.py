@@ -22,9 +22,7 @@ def test_columns_of_the_replica_identity_and_all_under_full_are_sent():
 def test_other_columns_are_refused_with_what_could_not_be_done(of):
     with pytest.raises(ConfigError) as caught:
         check(of, "note")
-    assert "a.rule (public.*) has column note, of which PostgreSQL does not send the former value" in str(
-        caught.value
-    )
+    assert "a.rule (public.*) has column note. PostgreSQL does not send its former value" in str(caught.value)
     assert "It could not be deleted." in caught.value.message
     assert 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL;' in caught.value.hint
 

@@ -77,7 +77,7 @@ def test_without_a_key_of_the_table_rows_may_share_the_chosen_one():
         (
             DEFAULT,
             ("tenant", "note"),
-            "of which PostgreSQL does not send the former value",
+            "PostgreSQL does not send its former value",
             "REPLICA IDENTITY FULL;",
         ),
         (
@@ -155,7 +155,7 @@ def test_one_rule_decides():
         ConfigError, match=r"some\.key \(public\.\*\) and some\.key \(\*\.orders\) both"
     ) as caught:
         rules("public.*", "*.orders").only(ORDERS, "decides what it is")
-    assert caught.value.hint == "Narrow one of the patterns, so that one rule decides what it is."
+    assert caught.value.hint == "Narrow one of the patterns, so that only one rule decides what it is."
 
 
 def test_two_patterns_of_a_table_contradict_each_other():

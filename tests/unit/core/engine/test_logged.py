@@ -62,7 +62,7 @@ def test_not_before_it_has_reached_the_end_of_the_log_which_a_late_status_update
 
 def test_the_log_of_another_pipeline_is_refused_also_where_it_would_only_be_removed():
     foreign = replace(FIRST, owner=replace(OWNER, pipeline="other"))
-    with pytest.raises(PositionError, match="another one's: its pipeline is other"):
+    with pytest.raises(PositionError, match="belongs to another pipeline: its pipeline is other"):
         judge(log(foreign), OWNER, checkpoint(900), source(900))
     assert judge(
         log(replace(FIRST, owner=replace(OWNER, timeline=3))), OWNER, checkpoint(900), source(900)
@@ -107,7 +107,7 @@ def test_a_tear_behind_the_slots_position_is_none():
 )
 def test_the_log_of_another_one_is_refused(other):
     ((name, value),) = other.items()
-    with pytest.raises(PositionError, match=f"another one's: its {name} is {value}"):
+    with pytest.raises(PositionError, match=f"belongs to another pipeline: its {name} is {value}"):
         judge(log(replace(FIRST, owner=replace(OWNER, **other))), OWNER, checkpoint(100), source(190))
 
 
@@ -151,7 +151,7 @@ def test_a_log_goes_on_where_it_reaches_the_slots_position():
         (log(), 110, checkpoint(100), "past what this process has delivered"),
         (log(), 90, replace(checkpoint(100), timeline=2), "past what this process has delivered"),
         (log(FIRST), 210, None, "is damaged"),
-        (log(replace(FIRST, owner=replace(OWNER, slot="x"))), 200, None, "another one's"),
+        (log(replace(FIRST, owner=replace(OWNER, slot="x"))), 200, None, "belongs to another pipeline"),
     ],
 )
 def test_otherwise_nothing_is_spooled_and_it_is_said_why(found, confirmed, delivered, why):

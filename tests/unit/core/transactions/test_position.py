@@ -365,7 +365,7 @@ def test_a_server_that_lost_the_commit_of_a_half_delivered_transaction_is_refuse
 
 def test_a_half_delivered_transaction_that_commits_where_histories_part_is_refused():
     source = replace(SOURCE, timeline=2, branched_at=200)
-    assert "ahead of where this server left timeline 1" in refusal(CUT, source)
+    assert "ahead of the position at which this server left timeline 1" in refusal(CUT, source)
 
 
 def test_a_slot_that_was_moved_past_the_checkpoint_is_refused():
@@ -393,7 +393,7 @@ def test_a_promoted_standby_that_had_everything_goes_on():
 def test_a_promoted_standby_that_lacked_changes_is_refused():
     # Its WAL is longer by now: compared by LSN alone, other changes would be taken for those in Kafka.
     source = replace(SOURCE, timeline=2, branched_at=109, wal_end=5000)
-    assert "ahead of where this server left timeline 1 (0/6D)" in refusal(CHECKPOINT, source)
+    assert "ahead of the position at which this server left timeline 1 (0/6D)" in refusal(CHECKPOINT, source)
 
 
 def test_a_server_on_another_branch_of_history_is_refused():

@@ -229,7 +229,7 @@ def test_a_word_that_is_another_labels_by_now_stops_what_was_written_with_it():
     old, new = enum((1, "a"), (2, "b")), enum((1, "b"), (2, "a"))
     known = descriptions(old, new)
     assert known.newest("shop.public.t").schema.columns[1].labels == ((1, "b"), (2, "a"))
-    with pytest.raises(IncompatibleSchemaError, match=r"'b', 'a' is the word of another label") as caught:
+    with pytest.raises(IncompatibleSchemaError, match=r"'b', 'a' is now the name of another label") as caught:
         known.get("shop.public.t", old.fingerprint)
     assert "--snapshot public.t" in caught.value.hint
 

@@ -86,9 +86,9 @@ def test_what_is_no_field_is_refused_with_its_place(texts: list[str], says: str)
         (Field("nope"), "the column nope, which the table does not have. The table has id, at, a`b, x."),
         (
             Field("id", "days"),
-            "days(id) does not take the type of the column id, int (int). days takes columns of",
+            "days(id) does not support the type of the column id, int (int). days supports columns of",
         ),
-        (Field("x"), "x does not take the type of the column x"),
+        (Field("x"), "x does not support the type of the column x"),
     ],
 )
 def test_a_field_that_a_table_cannot_have_is_refused_by_name(field: Field, says: str):

@@ -126,7 +126,7 @@ def test_a_cluster_in_order_has_no_warning_and_no_error() -> None:
             refused("shop.a", "shop.b"),
             WANTED,
             ("error", "topic.missing"),
-            "Creating topic shop.a: not authorized; and 1 more topics likewise",
+            "Creating topic shop.a: not authorized; the same holds for 1 topic more",
         ),
         (
             preflight.check_missing,
