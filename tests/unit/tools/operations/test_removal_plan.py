@@ -92,7 +92,8 @@ def test_a_reset_keeps_the_publication_and_the_topics():
 
 def test_a_reset_of_a_pipeline_that_reads_no_tables_says_what_is_lost():
     assert (
-        "are lost to this pipeline" in plan("reset", pipeline=replace(PIPELINE, reads_tables=False)).notes[0]
+        "this pipeline loses the changes"
+        in plan("reset", pipeline=replace(PIPELINE, reads_tables=False)).notes[0]
     )
 
 
@@ -218,8 +219,9 @@ def test_a_drop_on_a_former_server_leaves_what_the_pipeline_goes_on_with(with_to
     planned = plan("drop", FORMER, with_topics=with_topics)
     assert planned.refusal is None
     assert [kind for kind, _, _ in steps(planned)] == ["slot", "publication"]
-    assert "the checkpoint in topic shop.checkpoint: it is of the server with system_identifier 7" in left(
-        planned
+    assert (
+        "the checkpoint in topic shop.checkpoint: it belongs to the server with system_identifier 7"
+        in left(planned)
     )
     assert "--checkpoint-of 7" in left(planned)
     assert (
