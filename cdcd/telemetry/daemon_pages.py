@@ -65,7 +65,7 @@ _OPERATIONS: Final = {"c": "inserts", "u": "updates", "d": "deletes", "t": "trun
 
 _HEADLINES: Final = {
     "starting": "is starting: it connects to PostgreSQL and Kafka",
-    "standby": "stands by: another instance is active, and this one takes over when that one ends",
+    "standby": "standby: another instance is active, and this instance takes over when that instance ends",
 }
 
 

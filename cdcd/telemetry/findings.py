@@ -298,7 +298,8 @@ _TABLE: Final = (
         "Whether the queries of `snapshot.queries` return the columns of their tables, with their names and types.",
         (2,),
     ),
-    Code("snapshot.query_unmatched", "PostgreSQL", "A name in `snapshot.queries` is that of no published table."),
+    Code("snapshot.query_unmatched", "PostgreSQL", "A name in `snapshot.queries` does not belong to a published "
+    "table."),
     Code(
         "routes.rule",
         "PostgreSQL",
@@ -338,7 +339,8 @@ _TABLE: Final = (
         "transaction.id",
         "Kafka",
         "The right to write by the transactional id. A warning: another pipeline's checkpoint topic names the id, too. "
-        "An error: that pipeline has used it in the last 10 minutes, and this one never has.",
+        "An error: that pipeline has used the id in the last 10 minutes, and the pipeline of this configuration has "
+        "never used it.",
         (4, 7),
     ),
     Code("topic.missing", "Kafka", "A topic that does not exist, and whether the broker would create it.", (4,)),

@@ -247,8 +247,8 @@ class Boundaries:
                 self.inside = True
             elif tag != _MESSAGE:
                 raise ProtocolError(
-                    f"Message {chr(tag)!r} at {Lsn(lsn_of(frame))} stands between two transactions of a stream that "
-                    "has neither streamed nor prepared ones.",
+                    f"Message {chr(tag)!r} at {Lsn(lsn_of(frame))} is between two transactions of a stream that has "
+                    f"neither streamed nor prepared transactions.",
                     hint=REPORT,
                 )
         return before

@@ -180,7 +180,7 @@ def test_what_says_how_the_pipeline_is():
     said.append(status_of(telemetry)["summary"])
     assert said == [
         "is starting: it connects to PostgreSQL and Kafka",
-        "stands by: another instance is active, and this one takes over when that one ends",
+        "standby: another instance is active, and this instance takes over when that instance ends",
         "is active and does not stream: it connects again",
         "reads the initial snapshot; changes follow after it",
         "streaming, no lag",
