@@ -40,5 +40,5 @@ def test_the_end_never_falls():
 def test_a_streamed_transaction_is_refused():
     with pytest.raises(ProtocolError, match="neither streamed nor prepared"):
         Boundaries(0).take([frame(StreamStart(7, True))])
-    with pytest.raises(ProtocolError, match="stands between two transactions"):
+    with pytest.raises(ProtocolError, match="is between two transactions"):
         Boundaries(0).take([insert("a")])
