@@ -12,7 +12,7 @@ BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 # Where bytecode is not kept, each process that the tests start compiles its sources once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers demo lab lab-stop test compiled unit check attacks upgrade sim wide integration versions chaos debezium ha switchover trial soak spark bench optimised cost profile pages deploy-test dist release lock clean
+.PHONY: setup servers demo lab lab-stop test compiled unit check attacks upgrade sim wide integration versions chaos debezium ha switchover trial soak spark spark-versions bench optimised cost profile pages deploy-test dist release lock clean
 
 setup: .venv/stamp
 
@@ -90,6 +90,13 @@ soak: servers
 
 spark: .venv/stamp-spark .venv/stamp-long servers
 	$(PYTEST) tests/spark tests/unit/mirror
+
+# The log on other versions of Spark than that of the extra `spark`, each in an environment of its own.
+SPARKS = 3.5.9 4.0.5
+spark-versions: $(SPARKS:%=build/spark/%/stamp) servers
+	for version in $(SPARKS); do \
+		echo "Spark $$version"; build/spark/$$version/bin/python -m pytest tests/spark/test_log.py -k "not daemons" || exit 1; \
+	done
 
 deploy-test: .venv/stamp-long servers
 	$(PYTEST) -m deploy
@@ -170,4 +177,11 @@ build/compiled/stamp build/tested/stamp: build/%/stamp: .venv/stamp setup.py MAN
 # Packages of the long tests and of a release: other readers of the mirror's tables, the schemas of Kubernetes, tools.
 .venv/stamp-long: .venv/stamp requirements-long.lock
 	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-long.lock
+	touch $@
+
+build/spark/%/stamp: requirements-dev.lock
+	$(PYTHON) -m venv build/spark/$*
+	build/spark/$*/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	build/spark/$*/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	build/spark/$*/bin/pip install -q --disable-pip-version-check pyspark==$* pyarrow
 	touch $@

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from cdcd.config.loading import Config
     from cdcd.config.mirror import MirrorConfig, MirrorLogConfig
     from cdcd.core.facts import Fact, Observer
+    from cdcd.mirror.base.formats import BaseFormat
+    from cdcd.mirror.log.table import LogPlace
     from cdcd.mirror.snapshot.reading import Snapshot, SnapshotSource
     from cdcd.mirror.stream.settings import MirrorSettings
     from cdcd.mirror.targets.target import Target
@@ -211,9 +214,18 @@ def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool, consiste
 
     Raises what ended it, or the first error that stopped a topic or a table.
     """
-    from cdcd.mirror.base.formats import DeltaBase, IcebergBase  # noqa: PLC0415  loads pyspark
-    from cdcd.mirror.base.job import BaseJob  # noqa: PLC0415
-    from cdcd.mirror.log.job import CONSUMERS, LogJob, LogPlace  # noqa: PLC0415
+    from cdcd.mirror.base.job import BaseJob  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.log.job import CONSUMERS, LogJob  # noqa: PLC0415
+    from cdcd.mirror.watching.observed import count  # noqa: PLC0415
+    from cdcd.mirror.watching.progress import MirrorServing  # noqa: PLC0415
+    from cdcd.telemetry.http import serve  # noqa: PLC0415
+    from cdcd.telemetry.mirror import MirrorTelemetry, mirror_routes  # noqa: PLC0415
+
+    numbers = MirrorTelemetry()
+
+    def observe(fact: "Fact") -> None:
+        count(fact, numbers)
+        say(fact)
 
     stop = threading.Event()
     settings = settings_of(config, consistent=consistent)
@@ -221,29 +233,26 @@ def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool, consiste
     # A SparkContext replaces the handler of SIGINT by one that raises KeyboardInterrupt.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    place = LogPlace(
-        target_of(config).own_name("log"),
-        config.target.format,
-        f"{config.stream_checkpoint().rstrip('/')}_log",
-    )
+    place = _log_place(config)
     job: LogJob | BaseJob
     if config.change_log == "only":
-        job = LogJob(spark, settings, place, config.kafka.librdkafka(), say)
+        job = LogJob(spark, settings, place, config.kafka.librdkafka(), observe)
     else:
         target = target_of(config)
-        properties = {name: str(value) for name, value in config.target.properties.items()}
-        form = IcebergBase(properties) if config.target.format == "iceberg" else DeltaBase(properties)
         job = BaseJob(
             spark,
             settings,
             place,
-            form,
+            _base_format(config),
             target,
             config.kafka.librdkafka(),
-            say,
+            observe,
         )
     try:
-        job.run(once=once, stop=stop)
+        with nullcontext("") if once else serve(config.http, mirror_routes(numbers)) as address:
+            if address:
+                observe(MirrorServing(address))
+            job.run(once=once, stop=stop)
     finally:
         spark.stop()
     for error in job.stopped.values():
@@ -293,15 +302,22 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
     config = load_mirror(_given(file or context.parent.params["file"]), os.environ)
     check_pyspark()
 
-    from cdcd.mirror.watching.status import look  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.log.job import ends_in_kafka  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.watching.log_status import look_at_log  # noqa: PLC0415
+    from cdcd.mirror.watching.status import look  # noqa: PLC0415
     from cdcd.telemetry.mirror_status import lines  # noqa: PLC0415
 
     place = config.target
     spark = session_for(config, f"cdcd mirror status {config.name}", kafka=kafka)
     try:
-        found = look(
-            spark, target_of(config), settings_of(config), place.location or place.catalog, kafka=kafka
-        )
+        if config.change_log == "none":
+            found = look(
+                spark, target_of(config), settings_of(config), place.location or place.catalog, kafka=kafka
+            )
+        else:
+            base = None if config.change_log == "only" else _base_format(config)
+            ask = partial(ends_in_kafka, config.kafka.librdkafka()) if kafka else None
+            found = look_at_log(spark, target_of(config), _log_place(config), settings_of(config), base, ask)
     finally:
         spark.stop()
     if form == "json":
@@ -311,6 +327,72 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
         for line in lines(found, width):
             show(line)
     return found.exit_code
+
+
+@command.command("quarantine")
+@mirror_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Output format: lines for people, or a JSON list for programs.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=100,
+    show_default=True,
+    help="Maximum number of records.",
+)
+@click.pass_context
+def quarantine(context: click.Context, file: Path | None, *, form: str, limit: int) -> int:
+    """Show the records in quarantine, the newest first: topic, partition, offset, time and reason.
+
+    Reads the lakehouse alone, and changes nothing. Keys and values are not shown. With `change_log`, the quarantine is
+    the unreadable records of the log.
+    """
+    from cdcd.config.mirror import load_mirror  # noqa: PLC0415  --help needs none of it
+
+    assert context.parent is not None, "it is a command of `mirror`"
+    config = load_mirror(_given(file or context.parent.params["file"]), os.environ)
+    check_pyspark()
+
+    from cdcd.mirror.watching.log_status import read_quarantine  # noqa: PLC0415  loads pyspark
+    from cdcd.telemetry.mirror_status import quarantine_lines  # noqa: PLC0415
+
+    spark = session_for(config, f"cdcd mirror quarantine {config.name}", kafka=False)
+    try:
+        log = None if config.change_log == "none" else _log_place(config).name
+        found = read_quarantine(spark, target_of(config), log, settings_of(config), limit)
+    finally:
+        spark.stop()
+    if form == "json":
+        show(json.dumps([each.to_json() for each in found], indent=2, ensure_ascii=False))
+    else:
+        for line in quarantine_lines(found, limit):
+            show(line)
+    return 0
+
+
+def _log_place(config: "MirrorConfig") -> "LogPlace":
+    """Where the log is."""
+    from cdcd.mirror.log.table import LogPlace  # noqa: PLC0415  loads pyspark
+
+    return LogPlace(
+        target_of(config).own_name(config.target.log_table),
+        config.target.format,
+        f"{config.stream_checkpoint().rstrip('/')}_log",
+    )
+
+
+def _base_format(config: "MirrorConfig") -> "BaseFormat":
+    """Format of the tables that are folded from the log."""
+    from cdcd.mirror.base.formats import DeltaBase, IcebergBase  # noqa: PLC0415  loads pyspark
+
+    properties = {name: str(value) for name, value in config.target.properties.items()}
+    return IcebergBase(properties) if config.target.format == "iceberg" else DeltaBase(properties)
 
 
 def _refuse_options(context: click.Context) -> None:
@@ -583,6 +665,8 @@ def settings_of(
             versions_max=upkeep.versions_max,
             small_files_min=upkeep.small_files_min,
             target_file_bytes=upkeep.target_file_bytes,
+            log_keep_days=upkeep.log_keep_days,
+            log_held_days=upkeep.log_held_days,
         ),
     )
 

@@ -134,6 +134,11 @@ class TargetConfig(Section):
         default_factory=dict,
         description="Properties of the tables when they are created, in the format's own names.",
     )
+    log_table: Text = Field(
+        "log",
+        description="With change_log: name of the log's table, in the namespace `cdcd` or in `namespace`. Each mirror "
+        "needs a log of its own.",
+    )
     stream_checkpoint: Text | None = Field(
         None,
         description="Folder or bucket for the stream's own position, for this mirror alone. null: "
@@ -282,6 +287,20 @@ class MaintenanceConfig(Section):
     )
     target_file_bytes: int = Field(
         128 * MIB, ge=64 * KIB, le=16 * GIB, description="Size of files after maintenance, in bytes."
+    )
+    log_keep_days: int = Field(
+        7,
+        ge=1,
+        le=36_500,
+        description="With change_log: number of days after which a record is deleted from the log, counted from the "
+        "day on which it was appended.",
+    )
+    log_held_days: int = Field(
+        30,
+        ge=1,
+        le=36_500,
+        description="With change_log: number of days for which the log keeps a record that a stopped table needs. "
+        "After that, the table must be read again.",
     )
 
 

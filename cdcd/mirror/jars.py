@@ -34,7 +34,7 @@ DELTA: Final = "delta"
 
 # The token provider is for Kafka's delegation tokens and has not changed in a long time; Spark's Kafka source
 # does not load without it.
-_JARS: Final = {
+_PINNED_41: Final = {
     KAFKA: {
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3":
             "cb31ffd9c8f5527dba061db8af671d295562092e4f3f5ff42fc249fab8a8fde6",
@@ -62,7 +62,62 @@ _JARS: Final = {
             "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
     },
 }  # fmt: skip
-"""SHA-256 by group:artifact:version, by what it is for."""
+
+_PINNED_40: Final = {
+    KAFKA: {
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.1":
+            "a9c5366a61087e7e7ff903c3dc160e80b33d2ea04d365e0795cc4a58befc3a16",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0":
+            "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",
+        "org.apache.kafka:kafka-clients:3.9.1":
+            "7568b998572d256f0b7bc0afdc1b7a2588b8b08415c62ce314c864a6851ae9d9",
+        "org.apache.commons:commons-pool2:2.12.0":
+            "6d3bd18df8410f3e31b031aca582cc109342358a62a2759ebd0c4cdf30d06f8b",
+    },
+    ICEBERG: {
+        "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.1":
+            "2192a0881ed0f5773b5a83a8820d2b0b2069beec203028643a1c338551007f09",
+    },
+    DELTA: {
+        "io.delta:delta-spark_2.13:4.0.0":
+            "538511702aae0ef6973a6a70af3d4543c9009f8edbed786a00737e2d3cd7f04e",
+        "io.delta:delta-storage:4.0.0":
+            "9bdb9fb450f1e119eba53feb427f331b0d09072d26485b8273883ad72c9a2e1d",
+    },
+}  # fmt: skip
+
+_PINNED_35: Final = {
+    KAFKA: {
+        "org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.7":
+            "184f8bd4a3cd22299c49090d88b894f81fd7546b4ee64879519a0d76a685dbb8",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.12:3.5.5":
+            "475f1ba3d06afef4ab0ddb9e27f0490c07c1f5870212c7f178e7dfbbc433ec1d",
+        "org.apache.kafka:kafka-clients:3.4.1":
+            "9d0a9058c8ede79db6e54ae378ed16fe8d1bead2894635a4aa6aa0b7981668c6",
+        "org.apache.commons:commons-pool2:2.11.1":
+            "ea0505ee7515e58b1ac0e686e4d1a5d9f7d808e251a61bc371aa0595b9963f83",
+    },
+    ICEBERG: {
+        "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.12.0":
+            "8dd8c90e54ed1a20f2461309d047a255ee56382eb7c0a46162b27a4936fd86dc",
+    },
+    DELTA: {
+        "io.delta:delta-spark_2.12:3.3.2":
+            "4e92085d5d794cf949c50bb665b91384857cad58680c2d0bfc9c7ad353e98e85",
+        "io.delta:delta-storage:3.3.2":
+            "c096975a2ca97ccc9b4005aa5cce16c9ac3903139d340da6665b66ace67d7c36",
+    },
+}  # fmt: skip
+
+_PINNED: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
+    "4.1": _PINNED_41,
+    "4.0": _PINNED_40,
+    "3.5": _PINNED_35,
+}
+"""By minor version of Spark and by purpose: SHA-256 of each group:artifact:version."""
+
+_JARS: Final = _PINNED.get(".".join(pyspark.__version__.split(".")[:2]), {})
+"""The jars of the Spark that is installed."""
 
 _REACH: Final = (
     "Check that repo1.maven.org is within reach. HTTPS_PROXY names a proxy, CDCD_IVY_SETTINGS Ivy's settings with a "
@@ -80,8 +135,11 @@ _DEPENDENCY: Final = '<dependency org="{}" name="{}" rev="{}" conf="default->mas
 
 
 def coordinates(parts: Iterable[str]) -> list[str]:
-    """Maven's names of what `parts` (KAFKA, ICEBERG, DELTA) need, for `spark-submit --packages` or an image."""
-    return [name for part in parts for name in _JARS[part]]
+    """Maven's names of what `parts` (KAFKA, ICEBERG, DELTA) need, for `spark-submit --packages` or an image.
+
+    ConfigError: no jars are pinned for the Spark that is installed.
+    """
+    return [name for part in parts for name in _of(part)]
 
 
 def jars(parts: Iterable[str]) -> list[Path]:
@@ -89,11 +147,11 @@ def jars(parts: Iterable[str]) -> list[Path]:
 
     Raises:
         TransientError: Maven's central repository does not have or give one of them.
-        ConfigError: what came is not what was pinned.
+        ConfigError: what came is not what was pinned, or no jars are pinned for the Spark that is installed.
     """
     cache = os.environ.get("CDCD_CACHE")
     folder = (Path(cache) if cache else Path.home() / ".cache" / "cdcd") / "spark-jars"
-    wanted = {name: sha256 for part in parts for name, sha256 in _JARS[part].items()}
+    wanted = {name: sha256 for part in parts for name, sha256 in _of(part).items()}
     missing = {name: sha256 for name, sha256 in wanted.items() if not (folder / _file(name)).exists()}
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,6 +160,16 @@ def jars(parts: Iterable[str]) -> list[Path]:
             for name, sha256 in missing.items():
                 _take(Path(work) / _file(name), sha256, folder)
     return [folder / _file(name) for name in wanted]
+
+
+def _of(part: str) -> Mapping[str, str]:
+    if part not in _JARS:
+        raise ConfigError(
+            f"No jars are pinned for Spark {pyspark.__version__}.",
+            hint=f"Install one of these versions of pyspark: {', '.join(f'{line}.*' for line in _PINNED)}. "
+            "On a cluster, run the job by spark-submit with jars of your own.",
+        )
+    return _JARS[part]
 
 
 def _file(name: str) -> str:

@@ -90,6 +90,11 @@ class MirrorTelemetry:
             if stopped:
                 of.stopped = why
 
+    def resumed(self, name: str) -> None:
+        """Register that a table goes on."""
+        with self._lock:
+            self._of(name).stopped = ""
+
     def reloaded(self, name: str) -> None:
         """Register that a table was read again."""
         with self._lock:
@@ -180,7 +185,7 @@ DEFINITIONS: Final[tuple[Definition[MirrorTelemetry], ...]] = (
     Definition(
         "cdcd_mirror_table_stopped",
         "gauge",
-        "1 for a table that is left alone until the next start.",
+        "1 for a stopped table.",
         _each(lambda of: bool(of.stopped)),
         _TABLE,
     ),

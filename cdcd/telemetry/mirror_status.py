@@ -6,7 +6,7 @@ mirror is down. Data outside of the lakehouse, such as changes that were not rea
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, Literal
 
 from cdcd.core.pasted import on_table
@@ -23,6 +23,9 @@ OUTGROWN: Final = 8
 METADATA_BYTES_MAX: Final = 4 * 1024 * 1024
 """Size of a table's metadata above which the table is named. Each commit writes and each reader reads all of it: with
 21 MB, a commit took 10 to 20 seconds."""
+
+LATE: Final = timedelta(hours=1)
+"""Age of a change in the log from which its table is reported as late. Folds are at most minutes apart."""
 
 _ORDER: Final[Mapping[Level, int]] = {"error": 0, "warning": 1, "ok": 2}
 _MARKS: Final[Mapping[Level, str]] = {"error": "!", "warning": "?", "ok": " "}
@@ -69,6 +72,8 @@ class TargetStatus:
         versions: number of former versions and the newest one in the metadata that each commit writes again; None: the
             format has no such metadata.
         metadata_bytes: size of that metadata.
+        held_since: with a log, Kafka's time of the oldest change that waits in the log; None: none waits.
+        is_expired: True if the log has deleted changes that the table does not have.
     """
 
     kind: str
@@ -88,11 +93,17 @@ class TargetStatus:
     buckets_apt: int = 1
     versions: int | None = None
     metadata_bytes: int | None = None
+    held_since: datetime | None = None
+    is_expired: bool = False
 
     @property
     def is_worn(self) -> bool:
         """Each commit takes long, because it writes so much metadata again."""
         return self.metadata_bytes is not None and self.metadata_bytes > METADATA_BYTES_MAX
+
+    def is_late(self, now: datetime) -> bool:
+        """True if a change has waited in the log for long."""
+        return self.held_since is not None and now - self.held_since > LATE
 
     @property
     def is_outgrown(self) -> bool:
@@ -129,6 +140,8 @@ class TableStatus:
         """error: an operator must act. warning: rows are missing or late, and the table continues."""
         if self.stopped is not None and not self.stopped.waits:
             return "error"
+        if any(target.is_expired for target in self.targets):
+            return "error"
         return "warning" if self.stopped is not None or self.quarantined or self.left_out else "ok"
 
 
@@ -142,6 +155,27 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A record in quarantine. `at`: Kafka's time of the record; None: unknown."""
+
+    topic: str
+    partition: int
+    offset: int
+    at: datetime | None
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record for programs."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+            "at": _time(self.at),
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """The last common LSN of a consistent mirror, and the time of its record."""
 
@@ -150,8 +184,80 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
+class LogStatus:
+    """The log of a mirror with `change_log`.
+
+    Attributes:
+        name: name in SQL.
+        topics: number of topics that the query reads.
+        lsn: greatest commit LSN of the newest day's records; None: no record.
+        newest_at: Kafka's time of the newest record; None: no record.
+        appended_at: time of the newest batch with records; None: no batch.
+        first_day: oldest day whose records are kept; None: no record.
+        maintained_at: time of the last maintenance; None: none yet.
+        offsets: by topic and partition, the offset after the last record that the log has.
+        behind: number of offsets in Kafka after the log's, including Kafka's own markers; None: Kafka was not asked.
+        stopped: topics that are left out, with the reason and a hint.
+        files: number of data files.
+        size: bytes of all files.
+        versions, metadata_bytes: as in `TargetStatus`.
+    """
+
+    name: str
+    topics: int
+    lsn: str | None
+    newest_at: datetime | None
+    appended_at: datetime | None
+    first_day: date | None
+    maintained_at: datetime | None
+    offsets: Mapping[str, Mapping[int, int]]
+    behind: int | None
+    stopped: Mapping[str, tuple[str, str]]
+    files: int
+    size: int
+    versions: int | None
+    metadata_bytes: int | None
+
+    @property
+    def is_worn(self) -> bool:
+        """Each commit takes long, because it writes so much metadata again."""
+        return self.metadata_bytes is not None and self.metadata_bytes > METADATA_BYTES_MAX
+
+    def to_json(self, now: datetime) -> dict[str, Any]:
+        """Return the log's part of `MirrorStatus.to_json`."""
+        return {
+            "name": self.name,
+            "topics": self.topics,
+            "lsn": self.lsn,
+            "newest_at": _time(self.newest_at),
+            "newest_age_s": _age(self.newest_at, now),
+            "appended_at": _time(self.appended_at),
+            "first_day": None if self.first_day is None else self.first_day.isoformat(),
+            "maintained_at": _time(self.maintained_at),
+            "offsets": {
+                topic: {str(part): end for part, end in sorted(parts.items())}
+                for topic, parts in sorted(self.offsets.items())
+            },
+            "behind": self.behind,
+            "stopped": {
+                topic: {"message": message, "hint": hint}
+                for topic, (message, hint) in sorted(self.stopped.items())
+            },
+            "files": self.files,
+            "bytes": self.size,
+            "versions": self.versions,
+            "metadata_bytes": self.metadata_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """Status of a mirror at one moment, `at`. `place` is the location of its tables, as text."""
+    """Status of a mirror at one moment, `at`.
+
+    Attributes:
+        place: location of the tables, as text.
+        log: None: the mirror has no log.
+    """
 
     name: str
     format: str
@@ -160,11 +266,14 @@ class MirrorStatus:
     tables: Sequence[TableStatus]
     unreadable: Sequence[Unreadable] = ()
     point: Point | None = None
+    log: LogStatus | None = None
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0, or FOUND if a table is stopped or cannot be read."""
-        return FOUND if self.unreadable or any(table.level == "error" for table in self.tables) else 0
+        """Exit code: 0, or FOUND if a table or a topic of the log is stopped, or a table cannot be read."""
+        has_stopped = self.log is not None and bool(self.log.stopped)
+        is_bad = has_stopped or self.unreadable or any(table.level == "error" for table in self.tables)
+        return FOUND if is_bad else 0
 
     @property
     def ordered(self) -> list[TableStatus]:
@@ -185,6 +294,7 @@ class MirrorStatus:
             "unreadable": [
                 {"name": each.name, "message": each.message, "hint": each.hint} for each in self.unreadable
             ],
+            "log": None if self.log is None else self.log.to_json(self.at),
             "tables": [self._table(table) for table in self.ordered],
         }
 
@@ -225,6 +335,8 @@ class MirrorStatus:
                     "buckets_apt": target.buckets_apt,
                     "versions": target.versions,
                     "metadata_bytes": target.metadata_bytes,
+                    "held_since": _time(target.held_since),
+                    "is_expired": target.is_expired,
                 }
                 for target in table.targets
             ],
@@ -237,7 +349,8 @@ def lines(status: MirrorStatus, width: int) -> Iterator[str]:
     `width`: columns of the screen.
     """
     yield from _head(status)
-    problems = [line for table in status.ordered for line in _problems(table, status.at, width)]
+    problems = [] if status.log is None else list(_log_problems(status.log, width))
+    problems += [line for table in status.ordered for line in _problems(table, status.at, width)]
     for each in status.unreadable:
         problems += [f"CANNOT BE READ {plain(each.name)}", *wrapped(each.message, each.hint, width)]
     if problems:
@@ -247,6 +360,17 @@ def lines(status: MirrorStatus, width: int) -> Iterator[str]:
     if rows:
         yield ""
         yield from _columns(rows, width, behind=any(row["behind"] for row in rows))
+
+
+def quarantine_lines(records: Sequence[Quarantined], limit: int) -> Iterator[str]:
+    """Yield the quarantine for people: a line for each record, and whether there may be more than `limit`."""
+    if not records:
+        yield "no record in quarantine"
+    for each in records:
+        at = "-" if each.at is None else f"{each.at:%Y-%m-%d %H:%M:%S} UTC"
+        yield f"{at}  {plain(each.topic)}[{each.partition}]@{each.offset}  {plain(each.reason)}"
+    if len(records) == limit:
+        yield f"These are the newest {number(limit, 'record')}. --limit shows more."
 
 
 def _head(status: MirrorStatus) -> Iterator[str]:
@@ -260,6 +384,8 @@ def _head(status: MirrorStatus) -> Iterator[str]:
         "cannot be read": len(status.unreadable),
         "waiting": waiting,
         "with records in quarantine": quarantined,
+        "late": sum(target.is_late(status.at) for table in tables for target in table.targets),
+        "stopped in the log": 0 if status.log is None else len(status.log.stopped),
     }
     said = [f"{count} {what}" for what, count in counts.items() if count]
     if status.point is not None:
@@ -267,9 +393,38 @@ def _head(status: MirrorStatus) -> Iterator[str]:
         said += [f"{without} not as of the common LSN"] if without else []
         yield f"common LSN {status.point.lsn}, recorded {ago(status.point.at, status.at)} ago"
     yield ", ".join(said) if said else "no problem found"
+    if status.log is not None:
+        yield from _log_lines(status.log, status.at)
     written = [target.written_at for table in tables for target in table.targets if target.written_at]
     if written:
         yield f"the newest change in any table was written {ago(max(written), status.at)} ago"
+
+
+def _log_lines(log: LogStatus, now: datetime) -> Iterator[str]:
+    newest = "no record" if log.newest_at is None else f"newest record {ago(log.newest_at, now)} old"
+    since = "" if log.first_day is None else f", records since {log.first_day}"
+    behind = "" if log.behind is None else f", {log.behind} behind Kafka"
+    yield f"log {plain(log.name)}: {number(log.topics, 'topic')}, LSN {log.lsn or '-'}, {newest}{behind}{since}"
+    versions = "" if log.versions is None else f", {number(log.versions, 'version')}"
+    metadata = "" if log.metadata_bytes is None else f" in {log.metadata_bytes:,} bytes of metadata"
+    upkeep = (
+        "not maintained yet" if log.maintained_at is None else f"maintained {ago(log.maintained_at, now)} ago"
+    )
+    yield f"  {number(log.files, 'file')}, {log.size:,} bytes{versions}{metadata}, {upkeep}"
+
+
+def _log_problems(log: LogStatus, width: int) -> Iterator[str]:
+    for topic, (message, hint) in sorted(log.stopped.items()):
+        yield f"STOPPED TOPIC {plain(topic)}"
+        yield from wrapped(f"{message}.", hint, width)
+    if log.is_worn:
+        yield f"MANY VERSIONS {plain(log.name)}: {log.versions:,} in {log.metadata_bytes:,} bytes of metadata"
+        message = "Each batch writes the list of all versions again, and each reader reads it."
+        hint = (
+            "Set maintenance.versions_max to 500 or less, and see that the mirror maintains its log"
+            " (maintenance.interval_s, event table.retrying)."
+        )
+        yield from wrapped(message, hint, width)
 
 
 def _problems(table: TableStatus, now: datetime, width: int) -> Iterator[str]:
@@ -285,6 +440,15 @@ def _problems(table: TableStatus, now: datetime, width: int) -> Iterator[str]:
     if table.left_out:
         yield f"NOT AS OF THE COMMON LSN {name}"
     for target in table.targets:
+        if target.is_expired and stopped is None:
+            yield f"READ AGAIN {name}: the log has deleted changes that {plain(target.name)} does not have"
+        if target.held_since is not None and target.is_late(now):
+            oldest = ago(target.held_since, now)
+            yield f"LATE {name}: {number(target.held, 'change')} in the log, the oldest {oldest} old"
+            message = "The table does not have these changes yet."
+            yield from wrapped(
+                message, "See that the mirror runs, and why it does not fold the table.", width
+            )
         if target.is_outgrown:
             yield f"LARGE {name}: {target.size:,} bytes in {number(target.buckets, 'bucket')}"
             message = f"{target.buckets_apt} buckets are apt, so that a batch looks at less of the table."

@@ -14,7 +14,7 @@ from cdcd.mirror.base.fold import Folded, Place, fold
 from cdcd.mirror.base.formats import BaseFormat, DeltaBase, IcebergBase, Version
 from cdcd.mirror.base.position import NO_VERSION, Carried
 from cdcd.mirror.jars import DELTA
-from cdcd.mirror.log.table import COLUMNS, create
+from cdcd.mirror.log.table import COLUMNS, LogPlace, create
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.types import rules, table_schema
 from tests.integration.daemon import until
@@ -124,7 +124,7 @@ class Lake:
             "form-2": form_of("form-2", *DOCS, ("note", 5, "text")),
         }
         self._written = [0, 0, 0]
-        create(spark, self.log, table_format)
+        create(spark, LogPlace(self.log, table_format, ""), 3600)
 
     def write(self, source: Source, form: str = "form-1") -> None:
         """Append to the log what the source has written since, in this form. Columns of the form stay NULL."""

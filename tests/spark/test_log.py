@@ -3,7 +3,9 @@
 import json
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,22 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
+from cdcd.core.errors import ConfigError
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
-from cdcd.mirror.log.job import LogJob, LogPlace
+from cdcd.mirror.log import positions, upkeep
+from cdcd.mirror.log.job import LogJob
+from cdcd.mirror.log.table import LogPlace
+from cdcd.mirror.log.upkeep import LogUpkeep
 from cdcd.mirror.stream.settings import MirrorSettings
-from cdcd.mirror.watching.progress import TableStopped
+from cdcd.mirror.targets.target import Maintenance
+from cdcd.mirror.watching.progress import (
+    BatchDone,
+    LogExpired,
+    LogShortened,
+    TableMaintained,
+    TableStopped,
+)
 from deploy.local import KafkaBroker
 from tests.integration.daemon import until
 from tests.spark.stage import Stage, target_for
@@ -42,11 +55,12 @@ class Pipeline:
         self.spark, self.servers, self.prefix = spark, servers, name
         self.facts: list[Any] = []
         self.admin = AdminClient({"bootstrap.servers": servers})
-        table = f"delta.`{folder}/log`" if table_format == DELTA else f"lake.{name}.log"
+        table = f"delta.`{folder}/log`" if table_format == DELTA else f"`lake`.`{name}`.`log`"
         self.place = LogPlace(table, table_format, str(folder / "checkpoint"))
         self.settings = MirrorSettings(
-            name, KafkaSource(servers), name, f"{name}.schemas", f"{name}.checkpoint", "", interval_s=1.0
-        )
+            name, KafkaSource(servers), name, f"{name}.schemas", f"{name}.checkpoint", "", interval_s=1.0,
+            maintenance_interval_s=None,
+        )  # fmt: skip
         self.make("schemas")
 
     def make(self, *topics: str) -> None:
@@ -87,7 +101,30 @@ class Pipeline:
         job.run(once=True, stop=threading.Event())
         return job
 
-    def rows(self, condition: str = "kind NOT IN ('started', 'stopped')") -> list[Row]:
+    def upkeep(self, policy: Maintenance, needs: Mapping[str, int] | None = None) -> LogUpkeep:
+        return LogUpkeep(self.spark, self.place, policy, None, lambda _: needs or {}, self.facts.append)
+
+    def age(self, days: int) -> None:
+        """Let all records of the log have been appended this number of days before."""
+        self.refresh()
+        self.spark.sql(
+            f"UPDATE {self.place.name} SET appended = appended - INTERVAL {days} DAYS, day = day - {days} "
+            "WHERE day IS NOT NULL"
+        )
+
+    def refresh(self) -> None:
+        if not self.place.is_path:
+            # Another session may have written: Iceberg keeps a version in mind.
+            self.spark.catalog.refreshTable(self.place.name)
+
+    def files(self) -> int:
+        if self.place.table_format == DELTA:
+            files: int = self.spark.sql(f"DESCRIBE DETAIL {self.place.name}").collect()[0]["numFiles"]
+            return files
+        count: int = self.spark.table(f"{self.place.name}.files").count()
+        return count
+
+    def rows(self, condition: str = "day IS NOT NULL") -> list[Row]:
         rows: list[Row] = (
             self.spark.table(self.place.name).filter(condition).orderBy("topic", "part", "off").collect()
         )
@@ -95,7 +132,7 @@ class Pipeline:
 
     def has(self, table: str) -> list[tuple[int, str]]:
         topic = f"{self.prefix}.public.{table}"
-        return [(row["off"], row["kind"]) for row in self.rows(f"topic = '{topic}' AND kind <> 'stopped'")]
+        return [(row["off"], row["kind"]) for row in self.rows(f"topic = '{topic}' AND day IS NOT NULL")]
 
 
 @pytest.fixture(params=[ICEBERG, DELTA])
@@ -220,6 +257,159 @@ def test_a_topic_that_was_shortened_beyond_what_the_log_has_stops(pipeline: Pipe
         "begins at offset 5, and the log has it up to 1" in job.stopped[f"{pipeline.prefix}.public.t"].message
     )
     assert pipeline.has("t") == [(0, "change")]
+
+
+def test_records_that_go_while_a_batch_is_read_stop_their_topic(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN two topics that the log has
+    pipeline.describe("t", "u")
+    pipeline.produce("public.t", change(1))
+    pipeline.produce("public.u", change(1))
+    pipeline.once()
+    pipeline.produce("public.t", *[change(n) for n in range(2, 8)])
+    pipeline.produce("public.u", *[change(n) for n in range(2, 8)])
+    # WHEN records go after the comparison and before the batch, and of the other topic after the batch
+    job = pipeline.job()
+    start, compare = job._start, job._compare
+
+    def truncate(table: str) -> None:
+        place = TopicPartition(f"{pipeline.prefix}.public.{table}", 0, 5)
+        for done in pipeline.admin.delete_records([place]).values():
+            done.result()
+
+    def started(writer: Any) -> Any:
+        truncate("t")
+        return start(writer)
+
+    def compared(has: Any, after: Any) -> Any:
+        if after is not None:
+            truncate("u")
+        return compare(has, after)
+
+    monkeypatch.setattr(job, "_start", started)
+    monkeypatch.setattr(job, "_compare", compared)
+    job.run(once=True, stop=threading.Event())
+    # THEN the topic whose records the log lacks stops, and the other one does not
+    assert [off for off, _ in pipeline.has("t")] == [0, 5, 6]
+    assert [off for off, _ in pipeline.has("u")] == [0, 1, 2, 3, 4, 5, 6]
+    assert list(job.stopped) == [f"{pipeline.prefix}.public.t"]
+    # AND a batch is told with its figures
+    (batch,) = [fact for fact in pipeline.facts if isinstance(fact, BatchDone)][-1:]
+    assert (batch.tables[0].records, batch.changes, batch.commit_lsn) == (8, 8, 107)
+
+
+def test_retention_deletes_old_days_and_waits_for_a_topic_that_is_needed(pipeline: Pipeline) -> None:
+    # GIVEN records that were appended 10 days ago, 40 days ago, and today
+    pipeline.describe("t", "u", "v")
+    topics = {table: f"{pipeline.prefix}.public.{table}" for table in ("t", "u", "v")}
+    pipeline.produce("public.v", change(1))
+    pipeline.once()
+    pipeline.age(30)
+    for table in topics:
+        pipeline.produce(f"public.{table}", change(2))
+    pipeline.once()
+    pipeline.age(10)
+    for table in topics:
+        pipeline.produce(f"public.{table}", change(3))
+    pipeline.once()
+    # WHEN a table of `u` has not folded LSN 102, and that of `v` none
+    first = pipeline.upkeep(Maintenance(), {topics["t"]: 102, topics["u"]: 101, topics["v"]: 100})
+    assert first.round(datetime.now(UTC)), pipeline.facts[-1]
+    # THEN the log keeps what they need, but for records that are too old
+    assert [off for off, _ in pipeline.has("t")] == [1]
+    assert [off for off, _ in pipeline.has("u")] == [0, 1]
+    assert [off for off, _ in pipeline.has("v")] == [1, 2]
+    (unheld,) = [fact for fact in pipeline.facts if isinstance(fact, LogExpired)]
+    assert "cdcd snapshot start --table public.t" in unheld.hint
+    (shortened,) = [fact for fact in pipeline.facts if isinstance(fact, LogShortened)]
+    assert (shortened.held, positions.read(pipeline.spark, pipeline.place.name).summary.deleted) == (
+        2,
+        {topics["t"]: 102, topics["v"]: 101, f"{pipeline.prefix}.schemas": 0},
+    )
+    # AND when they have folded it, the records go; the log still knows its offsets
+    assert pipeline.upkeep(Maintenance()).round(datetime.now(UTC)), pipeline.facts[-1]
+    assert [len(pipeline.has(table)) for table in topics] == [1, 1, 1]
+    pipeline.age(10)
+    assert pipeline.upkeep(Maintenance()).round(datetime.now(UTC)), pipeline.facts[-1]
+    assert pipeline.rows() == []
+    Path(pipeline.place.checkpoint).rename(Path(pipeline.place.checkpoint).with_name("lost"))
+    pipeline.produce("public.t", change(4))
+    pipeline.once()
+    assert [off for off, _ in pipeline.has("t")] == [2]
+    assert [len(pipeline.has(table)) for table in ("u", "v")] == [0, 0]
+
+
+def test_small_files_and_former_versions_go_and_no_record_with_them(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_LAST", 2)
+    # GIVEN a log of many small commits, a part of them of a day that has ended
+    pipeline.describe("t", "u")
+    for n in range(4):
+        pipeline.produce("public.t", change(2 * n))
+        pipeline.produce("public.u", change(2 * n + 1))
+        pipeline.once()
+        if n == 1:
+            pipeline.age(1)
+    before = [(row["topic"], row["off"], bytes(row["value"]), row["appended"]) for row in pipeline.rows()]
+    files = pipeline.files()
+    # WHEN it is maintained, twice
+    policy = Maintenance(keep_s=0, keep_versions=2, versions_max=10, small_files_min=2)
+    for _ in range(2):
+        assert pipeline.upkeep(policy).round(datetime.now(UTC)), pipeline.facts[-1]
+    # THEN there are fewer files, each sorted, and the records are those from before
+    done = [fact for fact in pipeline.facts if isinstance(fact, TableMaintained)]
+    assert done[0].compacted_files > done[0].written_files > 0
+    assert pipeline.files() < files
+    after = [(row["topic"], row["off"], bytes(row["value"]), row["appended"]) for row in pipeline.rows()]
+    assert after == before
+    if pipeline.place.table_format == ICEBERG:
+        assert sum(fact.expired_versions for fact in done) > 0
+        assert pipeline.spark.table(f"{pipeline.place.name}.snapshots").count() <= 6
+    # AND a second round finds nothing to do: it has no commit
+    versions = pipeline.spark.sql(
+        f"DESCRIBE HISTORY {pipeline.place.name}"
+        if pipeline.place.table_format == DELTA
+        else f"SELECT * FROM {pipeline.place.name}.snapshots"
+    ).count()
+    assert pipeline.upkeep(Maintenance()).round(datetime.now(UTC)), pipeline.facts[-1]
+    assert versions == pipeline.spark.sql(
+        f"DESCRIBE HISTORY {pipeline.place.name}"
+        if pipeline.place.table_format == DELTA
+        else f"SELECT * FROM {pipeline.place.name}.snapshots"
+    ).count()  # fmt: skip
+    # AND the log goes on
+    pipeline.produce("public.t", change(9))
+    pipeline.once()
+    assert [off for off, _ in pipeline.has("t")] == [0, 1, 2, 3, 4]
+
+
+def test_a_log_is_read_from_its_newest_positions_on(pipeline: Pipeline) -> None:
+    pipeline.describe("t")
+    pipeline.produce("public.t", change(1), change(2))
+    pipeline.once()
+    whole = positions.read(pipeline.spark, pipeline.place.name)
+    assert pipeline.upkeep(Maintenance()).round(datetime.now(UTC)), pipeline.facts[-1]
+    saved = positions.read(pipeline.spark, pipeline.place.name)
+    assert (saved.ends, saved.ids, saved.topics) == (whole.ends, whole.ids, whole.topics)
+    # WHEN a later record comes, THEN both are counted
+    pipeline.produce("public.t", change(3))
+    pipeline.once()
+    now = positions.read(pipeline.spark, pipeline.place.name)
+    assert now.ends[f"{pipeline.prefix}.public.t"] == {0: 3}
+    # AND superseded rows of the log itself are gone after the next round
+    assert pipeline.upkeep(Maintenance()).round(datetime.now(UTC)), pipeline.facts[-1]
+    assert sorted(row["kind"] for row in pipeline.rows("day IS NULL")) == ["positions", "started"]
+
+
+def test_a_second_mirror_does_not_append_to_the_log_of_the_first(pipeline: Pipeline) -> None:
+    pipeline.describe("t")
+    pipeline.once()
+    pipeline.settings = replace(pipeline.settings, name="another")
+    with pytest.raises(ConfigError, match="appends to the log") as raised:
+        pipeline.once()
+    assert "target.log_table" in raised.value.hint
 
 
 def test_the_query_runs_on_takes_new_topics_and_ends_when_told(pipeline: Pipeline) -> None:

@@ -70,6 +70,7 @@ ALSO = {
     "cdcd.cli.verify": {"mirror"},
     "cdcd.mirror.watching.observed": {"telemetry"},
     "cdcd.mirror.watching.status": {"telemetry"},
+    "cdcd.mirror.watching.log_status": {"telemetry"},
     # Topics are looked at by the client of Kafka that the daemon has.
     "cdcd.mirror.base.job": {"adapters.kafka"},
     "cdcd.mirror.log.job": {"adapters.kafka"},

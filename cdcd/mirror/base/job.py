@@ -8,6 +8,7 @@ cannot be folded stops by name, and the others go on. The next round tries it ag
 import threading
 import time
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -15,11 +16,14 @@ from pyspark.sql import functions as sf
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, SinkError, SourceError, TransientError
+from cdcd.core.pasted import on_table
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base.fold import Place, exists, fold
 from cdcd.mirror.base.formats import BaseFormat
 from cdcd.mirror.base.position import NO_VERSION
-from cdcd.mirror.log.job import LogJob, LogPlace
+from cdcd.mirror.log import positions
+from cdcd.mirror.log.job import LogJob
+from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.stream.consistency import newest_checkpoints, set_aside_error
 from cdcd.mirror.stream.frontier import complete
@@ -37,6 +41,7 @@ from cdcd.mirror.watching.progress import (
     TableStopped,
     first_lines,
 )
+from cdcd.mirror.watching.stops import Stop, Stops
 
 _RETRY_S: Final = 10.0
 
@@ -76,11 +81,13 @@ class BaseJob:
         self._without: tuple[str, ...] = ()
         self._observe = observe
         self._topics = TopicStarts(client)
-        self._log = LogJob(spark, settings, place, client, observe)
+        self._log = LogJob(spark, settings, place, client, observe, self._folded)
         self._forms = Descriptions(
             spark, settings.kafka, self._topics, settings.schemas, variant=settings.variant, mirrored=True
         )
         self._round = 0
+        self._stops = Stops()
+        self._has_read_stops = False
         self.stopped: dict[str, CdcdError] = {}
 
     def run(self, *, once: bool, stop: threading.Event) -> None:
@@ -122,6 +129,7 @@ class BaseJob:
         tables = [done for topic in due if (done := self._fold(topic, bound)) is not None]
         if self._settings.consistent:
             self._list(point, due)
+        self._note_stops()
         if tables:
             self._round += 1
             self._observe(BatchDone(self._round, tuple(tables), time.monotonic() - began, bound))
@@ -137,6 +145,16 @@ class BaseJob:
             self._observe(SetChanged(point.commit_lsn, self._without))
         if self._versions:
             self._points.list_(point, self._round, without, dict(self._versions.values()))
+
+    def _note_stops(self) -> None:
+        """Write to the log which tables stopped or go on, so that `cdcd mirror status` can name them."""
+        if not self._has_read_stops:
+            self._stops.found(positions.read(self._spark, self._place.name).tables)
+            self._has_read_stops = True
+        changes = self._stops.changes(datetime.now(UTC))
+        if changes:
+            positions.note_tables(self._spark, self._place, changes)
+            self._stops.written(changes)
 
     def _bound(self) -> int:
         """The complete LSN of now."""
@@ -168,7 +186,11 @@ class BaseJob:
         )
 
     def _due(self, bound: int) -> list[str]:
-        """The topics with changes in the log up to the bound, those with most changes last."""
+        """The topics with changes in the log up to the bound, those with most changes last.
+
+        Topics whose records retention has deleted or Kafka has lost are among them, because a table may lack these
+        records.
+        """
         rows = (
             self._spark.table(self._place.name)
             .filter(sf.col("kind").isin("change", "truncate") & (sf.col("lsn") <= bound))
@@ -176,7 +198,9 @@ class BaseJob:
             .agg(sf.count(sf.lit(1)).alias("count"))
             .collect()
         )
-        counts = {row["topic"]: row["count"] for row in rows}
+        counts = dict.fromkeys([*self._log.deleted, *self._log.gaps], 0) | {
+            row["topic"]: row["count"] for row in rows
+        }
         return sorted(
             [topic for topic in self._described() if topic in counts], key=lambda topic: counts[topic]
         )
@@ -191,6 +215,13 @@ class BaseJob:
         try:
             if topic in self._log.stopped:
                 raise self._log.stopped[topic]
+            if topic in self._log.gaps:
+                raise SinkError(
+                    f"{table}: {self._log.gaps[topic]}, so the log lacks changes of the table.",
+                    hint=f"Read the table again: {on_table('cdcd tables stop', table)}, then "
+                    f"{on_table('cdcd tables resume', table)}. When it has come back, run in Spark: "
+                    f"{positions.forget_gap(self._place.name, topic)}",
+                )
             newest = self._forms.newest(topic)
             if not newest.schema.key:
                 raise SourceError(
@@ -199,7 +230,14 @@ class BaseJob:
                 )
             name = self._target.name_of(newest.schema, Kind.MIRROR)
             former = None if exists(self._spark, name) else self._forms.former_name(newest.schema)
-            place = Place(table, topic, name, self._place.name, former_name=former)
+            place = Place(
+                table,
+                topic,
+                name,
+                self._place.name,
+                log_begins=self._log.deleted.get(topic, 0),
+                former_name=former,
+            )
             left_out = self._left_out(newest.schema.oid, bound)
             upper = bound if left_out is None else left_out.since - 1
             done = fold(
@@ -210,10 +248,11 @@ class BaseJob:
             if done.version != NO_VERSION:
                 self._versions[table] = self._target.bare_name(name), int(done.version)
         except CdcdError as error:
-            self._stop(table, error)
+            self._stop(topic, table, error)
             return None
         except Exception as error:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
             self._stop(
+                topic,
                 table,
                 SinkError(
                     f"{table}: Spark could not fold it: {first_lines(error)}",
@@ -221,15 +260,36 @@ class BaseJob:
                 ),
             )
             return None
+        self._stops.went_on(topic)
         if self.stopped.pop(table, None) is not None:
             self._observe(TableResumed(table))
         if not done.changes:
             return None
         return Progress(table, done.changes, done.keys, commit_lsn=done.lsn, seconds=time.monotonic() - began)
 
-    def _stop(self, table: str, error: CdcdError) -> None:
+    def _folded(self, topics: Collection[str]) -> dict[str, int]:
+        """By topic, the LSN up to which its table has folded the log, as far as a mirrored table has the topic.
+
+        The tables' own commits say it, because an owner may have rolled a table back. It is 0 for a table that does
+        not exist, or whose commits cannot be read.
+        """
+        found = {}
+        for topic in sorted(set(self._described()) & set(topics)):
+            name = self._target.name_of(self._forms.newest(topic).schema, Kind.MIRROR)
+            try:
+                version = self._format.version(self._spark, name) if exists(self._spark, name) else None
+            except Exception:  # noqa: BLE001 - the fold of the table says why it cannot be read
+                version = None
+            position = None if version is None else version.position
+            found[topic] = 0 if position is None else position.lsn
+        return found
+
+    def _stop(self, topic: str, table: str, error: CdcdError) -> None:
+        # Each round tries the table again, so a transient failure is one that waits.
+        waits = isinstance(error, TransientError)
+        self._stops.failed(topic, Stop(table, datetime.now(UTC), waits, error.message, error.hint))
         had = self.stopped.get(table)
         self.stopped[table] = error
         if had is None or had.message != error.message:
-            kind = TableFailed if isinstance(error, TransientError) else TableStopped
+            kind = TableFailed if waits else TableStopped
             self._observe(kind(table, error.message, error.hint))

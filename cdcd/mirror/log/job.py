@@ -5,24 +5,36 @@ shortened beyond what the log has stops by name, and the others go on. While the
 each batch, together with the descriptions: another set of topics ends the query, and the next one has the new set.
 """
 
+import json
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdcd.adapters.kafka.topic_facts import TopicStart, TopicStarts
-from cdcd.core.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
+from cdcd.core.errors import CdcdError, ConfigError, SinkError, SinkUnavailableError, TransientError
 from cdcd.core.records.schemas import read_form
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import positions
-from cdcd.mirror.log.table import create, rows
+from cdcd.mirror.log.positions import Ends, Positions
+from cdcd.mirror.log.table import LogPlace, create, rows
+from cdcd.mirror.log.upkeep import LogUpkeep, Needs, no_needs
 from cdcd.mirror.stream.settings import MirrorSettings
-from cdcd.mirror.watching.progress import MirrorStarted, Observer, Retrying, TableStopped, first_lines
+from cdcd.mirror.watching.progress import (
+    BatchDone,
+    MirrorStarted,
+    Observer,
+    Progress,
+    Retrying,
+    TableStopped,
+    first_lines,
+)
 
 TASKS: Final = 2
 """Tasks, and so files, of a batch. Spark would make one for each partition of Kafka."""
@@ -34,21 +46,10 @@ is 64, and a log of more partitions makes new clients in each batch.
 
 _POLL_S: Final = 1
 _RETRY_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class LogPlace:
-    """Where the log is.
-
-    Attributes:
-        name: of the table, in SQL.
-        table_format: ICEBERG or DELTA.
-        checkpoint: folder or bucket for the checkpoints of Spark.
-    """
-
-    name: str
-    table_format: str
-    checkpoint: str
+_END_S: Final = 10.0
+"""Seconds for which the end of a run waits for maintenance."""
+_OBSERVED: Final = "cdcd_log"
+"""Name under which Spark gives the figures of a batch."""
 
 
 class LogJob:
@@ -58,9 +59,11 @@ class LogJob:
         spark: a session with Spark's Kafka source and the log's format.
         client: properties of librdkafka, for the client that looks at topics.
         observe: gets facts.
+        needs: what the tables of the topics still need.
 
     Attributes:
-        stopped: why topics are left out, by topic, as far as this process found it.
+        stopped: why topics are left out, by topic, as the last run found it.
+        gaps: topics that lost records which the log has not read, with the reason.
     """
 
     def __init__(
@@ -70,13 +73,24 @@ class LogJob:
         place: LogPlace,
         client: Mapping[str, Any],
         observe: Observer,
+        needs: Needs = no_needs,
     ) -> None:
         self._spark = spark
         self._settings = settings
         self._place = place
         self._starts = TopicStarts(client)
         self._observe = observe
+        self._upkeep = LogUpkeep(
+            spark, place, settings.maintenance, settings.maintenance_interval_s, needs, observe
+        )
+        self._described: tuple[object, list[str]] | None = None
         self.stopped: dict[str, CdcdError] = {}
+        self.gaps: Mapping[str, str] = {}
+
+    @property
+    def deleted(self) -> Mapping[str, int]:
+        """By topic, the greatest LSN of a record that retention has deleted, as the last run found it."""
+        return self._upkeep.deleted
 
     def run(self, *, once: bool, stop: threading.Event) -> None:
         """Append the records that the topics hold now (`once`), or all records that arrive until `stop` is set.
@@ -85,26 +99,43 @@ class LogJob:
             TransientError: with `once`, when Kafka or the catalogue does not answer.
             FatalError: a person must act.
         """
-        create(self._spark, self._place.name, self._place.table_format)
-        while not stop.is_set():
-            try:
-                if self._run_query(once, stop) and once:
-                    return
-            except TransientError as error:
-                if once:
-                    raise
-                self._observe(Retrying(error.message, error.hint, _RETRY_S))
-                stop.wait(_RETRY_S)
+        create(self._spark, self._place, self._settings.maintenance.keep_s)
+        try:
+            while not stop.is_set():
+                try:
+                    if self._run_query(once, stop) and once:
+                        if not stop.is_set():
+                            self._upkeep.finish()
+                        return
+                except TransientError as error:
+                    if once:
+                        raise
+                    self._observe(Retrying(error.message, error.hint, _RETRY_S))
+                    stop.wait(_RETRY_S)
+        finally:
+            self._upkeep.end(_END_S)
 
     def _run_query(self, once: bool, stop: threading.Event) -> bool:
         """Run a query over the topics that are there now. False: the set of topics changed, another query follows."""
         place, settings = self._place, self._settings
-        found, has = self._compare()
+        self._described = None
+        has = positions.read(self._spark, place.name)
+        self._upkeep.deleted, self.gaps = has.summary.deleted, has.gaps
+        self.stopped = {topic: error for topic, error in self.stopped.items() if topic in has.stopped}
+        for topic in sorted(has.stopped.keys() - self.stopped.keys()):
+            # A process before this one found it.
+            self._tell(topic, has.stopped[topic])
+        if has.mirror not in {"", settings.name}:
+            raise ConfigError(
+                f"The mirror {has.mirror} appends to the log {place.name}, so {settings.name} must not.",
+                hint="Give each mirror a log of its own: target.log_table.",
+            )
+        found, has = self._compare(has, None)
         topics = {topic: start.topic_id for topic, start in found.items()}
         number = has.number
         if topics != has.topics:
             number += 1
-            positions.note_started(self._spark, place.name, place.table_format, number, topics)
+            positions.note_started(self._spark, place, number, settings.name, topics)
         self._observe(MirrorStarted(settings.name, len(topics), once))
         records = (
             self._spark.readStream.format("kafka")
@@ -120,6 +151,7 @@ class LogJob:
         own |= dict.fromkeys(settings.not_tables, "message")
         writer = (
             rows(records.load(), topics, own)
+            .observe(_OBSERVED, *_figures())
             .coalesce(TASKS)
             .writeStream.queryName(f"{settings.name} log {number}")
             .format(place.table_format)
@@ -130,10 +162,19 @@ class LogJob:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{int(settings.interval_s * 1000)} milliseconds")
+        # A partition without a record in the log is read from its present beginning.
+        begins = {
+            topic: {
+                **start.first,
+                **(has.ends.get(topic, {}) if has.ids.get(topic) == start.topic_id else {}),
+            }
+            for topic, start in found.items()
+        }
+        has = replace(has, number=number, topics=topics, ends=begins)
         try:
             query = self._start(writer)
             try:
-                changed = self._follow(query, stop, topics)
+                changed = self._follow(query, stop, has)
             finally:
                 query.stop()
         except PySparkException as error:
@@ -142,9 +183,6 @@ class LogJob:
                 hint="The next query goes on where the log ends. If it ends again, correct the fault that the message "
                 "names.",
             ) from error
-        if once:
-            # A topic that was lost while the query ran stops here.
-            self._compare()
         return not changed
 
     def _start(self, writer: Any) -> StreamingQuery:
@@ -155,27 +193,45 @@ class LogJob:
             started = writer.toTable(name)
         return started
 
-    def _follow(self, query: StreamingQuery, stop: threading.Event, topics: Mapping[str, str]) -> bool:
-        """Wait for the query's end, or `stop`. True: the set of topics changed."""
-        looked, due = None, time.monotonic() + self._settings.interval_s
-        while not query.awaitTermination(_POLL_S):
+    def _follow(self, query: StreamingQuery, stop: threading.Event, has: Positions) -> bool:
+        """Wait for the query's end, or `stop`. True: the set of topics changed.
+
+        After each batch, the topics are compared with the positions before the batch.
+        """
+        told, due = -1, time.monotonic() + self._settings.interval_s
+        ended = False
+        while not ended:
+            ended = bool(query.awaitTermination(_POLL_S))
             if stop.is_set():
                 return False
-            last = query.lastProgress
-            batch = None if last is None else last["batchId"]
-            if (batch != looked or time.monotonic() >= due) and not query.status["isTriggerActive"]:
-                looked, due = batch, time.monotonic() + max(self._settings.interval_s, _POLL_S)
-                found, _ = self._compare()
-                if {topic: start.topic_id for topic, start in found.items()} != topics:
+            batches = [
+                each for each in query.recentProgress if each["batchId"] > told and each["numInputRows"] > 0
+            ]
+            for each in batches:
+                told = each["batchId"]
+                self._observe(_batch(self._place.name, each))
+            is_idle = ended or not query.status["isTriggerActive"]
+            if (batches or ended or time.monotonic() >= due) and is_idle:
+                due = time.monotonic() + max(self._settings.interval_s, _POLL_S)
+                after = _ends(query) or has.ends
+                found, has = self._compare(has, after)
+                if not ended and {topic: start.topic_id for topic, start in found.items()} != has.topics:
                     return True
+            if not ended:
+                self._upkeep.look()
         return False
 
-    def _compare(self) -> tuple[dict[str, TopicStart], positions.Positions]:
-        """The topics that are to be read, and what the log has. Topics whose records are gone stop."""
+    def _compare(self, has: Positions, after: Ends | None) -> tuple[dict[str, TopicStart], Positions]:
+        """The topics that are to be read, and what the log has. Topics whose records are gone stop.
+
+        Args:
+            has: the positions before the last batch.
+            after: the offsets at which the next batch begins. None: no batch ran since `has`.
+        """
         place, settings = self._place, self._settings
-        has = positions.read(self._spark, place.name)
         own = [settings.schemas, settings.checkpoint, *sorted(settings.not_tables)]
-        found = self._starts.look(sorted({*own, *has.topics, *self._tables()}))
+        described = self._tables(None if after is None else after.get(settings.schemas))
+        found = self._starts.look(sorted({*own, *has.topics, *described}))
         if settings.schemas not in found:
             raise SinkError(
                 f"There is no topic {settings.schemas}, which names the topics of the tables.",
@@ -183,12 +239,26 @@ class LogJob:
                 "in both configurations.",
             )
         lost = positions.lost(has, found)
+        if after is not None:
+            lost = {topic: reason for topic, reason in lost.items() if not self._has_all(topic, has, found)}
         if lost:
-            positions.note_stopped(self._spark, place.name, place.table_format, lost, has.topics)
+            positions.note_stopped(self._spark, place, lost, has.topics)
             for topic, reason in lost.items():
                 self._tell(topic, reason)
-            has = positions.read(self._spark, place.name)
+            has = replace(has, stopped={**has.stopped, **lost})
+            self.gaps = {**self.gaps, **lost}
+        has = has if after is None else replace(has, ends={**has.ends, **after})
         return {topic: start for topic, start in found.items() if topic not in has.stopped}, has
+
+    def _has_all(self, topic: str, has: Positions, found: Mapping[str, TopicStart]) -> bool:
+        """True if the last batch read the records of the topic before Kafka removed them."""
+        start = found.get(topic)
+        if start is None or start.topic_id != has.topics[topic]:
+            return False
+        return all(
+            positions.was_read(end, positions.next_record(self._spark, self._place.name, topic, part, end))
+            for part, end, _ in positions.passed(has.ends.get(topic, {}), start)
+        )
 
     def _tell(self, topic: str, reason: str) -> None:
         hint = (
@@ -200,8 +270,13 @@ class LogJob:
         )
         self._observe(TableStopped(topic, self.stopped[topic].message, hint))
 
-    def _tables(self) -> list[str]:
-        """The topics of the tables that the pipeline describes and the mirror wants."""
+    def _tables(self, ends: Mapping[int, int] | None) -> list[str]:
+        """The topics of the tables that the pipeline describes and the mirror wants.
+
+        `ends`: of the topic with the descriptions, which is read again if they have changed. None: they are unknown.
+        """
+        if self._described is not None and ends is not None and self._described[0] == ends:
+            return self._described[1]
         source: KafkaSource = self._settings.kafka
         described = (
             self._spark.read.format("kafka")
@@ -227,4 +302,58 @@ class LogJob:
                 continue
             if self._settings.wants(f"{form.schema}.{form.table}"):
                 found |= {form.topic, *form.routes}
-        return sorted(found)
+        self._described = (ends, sorted(found))
+        return self._described[1]
+
+
+def _figures() -> list[Column]:
+    """What is counted of each batch."""
+    return [
+        sf.count("*").alias("records"),
+        sf.count_if(sf.col("kind").isin("change", "truncate")).alias("changes"),
+        sf.count_if(sf.col("kind") == "unreadable").alias("unreadable"),
+        sf.max("lsn").alias("lsn"),
+        sf.max(sf.unix_micros("ts")).alias("at"),
+    ]
+
+
+def _batch(name: str, progress: Mapping[str, Any]) -> BatchDone:
+    figures = (progress["observedMetrics"] or {}).get(_OBSERVED)
+    seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
+    if figures is None:
+        return BatchDone(progress["batchId"], (), seconds)
+    at = None if figures["at"] is None else positions.instant(figures["at"])
+    one = Progress(
+        name,
+        figures["records"],
+        figures["changes"],
+        figures["unreadable"],
+        0,
+        figures["lsn"] or 0,
+        at,
+        seconds,
+    )
+    return BatchDone(progress["batchId"], (one,), seconds)
+
+
+def _ends(query: StreamingQuery) -> Ends | None:
+    """The offsets at which the next batch begins, as the query says them. None: it has made no batch."""
+    last = query.lastProgress
+    if last is None or not last["sources"]:
+        return None
+    # Spark 4 gives the offsets as a text of Python, but for the JSON of the progress. Spark 3.5 gives a plain dict.
+    said = json.loads(last.json) if hasattr(last, "json") else last
+    offsets = said["sources"][0]["endOffset"]
+    if not offsets:
+        return None
+    return {topic: {int(part): end for part, end in ends.items()} for topic, ends in offsets.items()}
+
+
+def ends_in_kafka(client: Mapping[str, Any], topics: Collection[str]) -> Ends:
+    """Return where the committed records of these topics end.
+
+    Raises:
+        SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
+    """
+    _, ends = TopicStarts(client).both_ends(sorted(topics))
+    return ends

@@ -1,25 +1,33 @@
 """What the log says of its own topics: how far it has each of them, which stopped, and which the query has now.
 
 The log itself is the truth. Spark's checkpoint saves the reading of it, and may be lost: a query without a checkpoint
-starts at the offsets after the last ones of the log. Three kinds of rows are the log's own, and no record:
+starts at the offsets after the last ones of the log. Five kinds of rows are the log's own, and no record. They have no
+day:
 
-- `started`, with the topics and their ids in `value`. `off` is the number of the set of topics. Each set has a
-  checkpoint of its own, because a checkpoint that is older than the log would give records twice.
+- `started`, with the mirror's name and the topics with their ids in `value`. `off` is the number of the set of topics.
+  Each set has a checkpoint of its own, because a checkpoint that is older than the log would give records twice.
 - `stopped`, with a topic, its id and the reason. The topic is left out until the row is deleted.
+- `gap`, written together with `stopped`. It stays, because a table that is folded from the log lacks the lost records.
+- `table_stopped`, with the topic of a table that cannot be folded, since when, the reason, and the hint in `value`. The
+  row is deleted when the table goes on.
+- `positions`, which sums up the records that were in the log at one moment. `off` is the number of the row. A later
+  reader reads the records that were appended since, and old records can be deleted.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Final
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.adapters.kafka.topic_facts import TopicStart
 from cdcd.mirror.jars import DELTA
-from cdcd.mirror.log.table import COLUMNS
+from cdcd.mirror.log.table import COLUMNS, LogPlace
+from cdcd.mirror.platform.sql import text
+from cdcd.mirror.watching.stops import Stop
 
 EARLIEST: Final = -2
 """Offset that Spark's Kafka source takes for the beginning of a partition."""
@@ -27,44 +35,128 @@ EARLIEST: Final = -2
 _MARKER: Final = 1
 """Offsets after the last record that a marker of a transaction may have taken. Such an offset is no record."""
 
+OVERLAP: Final = timedelta(hours=1)
+"""How far the clock of a driver may be behind the clock of the one before it. Records that a row `positions` sums up
+are read again for this time."""
+
+Ends = Mapping[str, Mapping[int, int]]
+"""By topic and partition, the offset after the last record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a row `positions` sums up.
+
+    Attributes:
+        number: of the row; 0: there is none.
+        until: greatest `appended` of the records; None: there was no record.
+        deleted: by topic, the greatest LSN of a record that retention deleted.
+        sorted_day: the last day that compaction has sorted as a whole.
+        listed_at: when files of no version were last looked for.
+    """
+
+    number: int = 0
+    until: datetime | None = None
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    sorted_day: date | None = None
+    listed_at: datetime | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Positions:
     """What the log has.
 
     Attributes:
-        ends: by topic and partition, the offset after the last record of the topic with the id `ids[topic]`.
+        ends: of the topics with the ids in `ids`.
         ids: by topic, the id of the topic that was read last.
-        stopped: topics that are left out.
+        stopped: topics that are left out, with the reason.
         number: of the last set of topics; 0: none was started.
         topics: the last set of topics, with their ids.
+        mirror: name of the mirror that started the last set; "": none was started.
+        summary: of the newest row `positions`, but for `until`, which counts later records too.
+        has_new: there are records later than those of the newest row `positions`.
+        saved_at: time of the newest row `positions`, which each maintenance writes; None: there is none.
+        tables: tables that cannot be folded, by topic.
+        gaps: topics that lost records which the log has not read, with the reason.
     """
 
-    ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    ends: Ends = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
-    stopped: frozenset[str] = frozenset()
+    stopped: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
     topics: Mapping[str, str] = field(default_factory=dict)
+    mirror: str = ""
+    summary: Summary = field(default_factory=Summary)
+    has_new: bool = False
+    saved_at: datetime | None = None
+    tables: Mapping[str, Stop] = field(default_factory=dict)
+    gaps: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(spark: SparkSession, name: str) -> Positions:
-    """Read the positions from the log `name`."""
+    """Read the positions from the log `name`: its own rows, and the records since the newest row `positions`."""
     log = spark.table(name)
-    stopped = {row["topic"] for row in log.filter("kind = 'stopped'").select("topic").distinct().collect()}
-    started = log.filter("kind = 'started'").orderBy(sf.desc("off")).limit(1).collect()
-    topics = {} if not started else dict(json.loads(bytes(started[0]["value"])))
+    own = log.filter("day IS NULL").select("kind", "topic", "off", "tbl", "ts", "reason", "value").collect()
+    started = max((row for row in own if row["kind"] == "started"), key=lambda row: row["off"], default=None)
+    saved = max((row for row in own if row["kind"] == "positions"), key=lambda row: row["off"], default=None)
+    set_ = {} if started is None else json.loads(bytes(started["value"]))
+    said = {} if saved is None else json.loads(bytes(saved["value"]))
+    records = log.filter("day IS NOT NULL")
+    until = _time(said.get("until"))
+    if until is not None:
+        since = until - OVERLAP
+        records = records.filter(
+            (sf.col("day") >= sf.lit(since.date())) & (sf.col("appended") >= sf.lit(since))
+        )
     found = (
-        log.filter("kind NOT IN ('started', 'stopped')")
-        .groupBy("topic", "topic_id", "part")
-        .agg(sf.max("off").alias("last"))
+        records.groupBy("topic", "topic_id", "part")
+        .agg(sf.max("off").alias("last"), sf.unix_micros(sf.max("appended")).alias("at"))
         .collect()
     )
-    ids = {row["topic"]: row["topic_id"] for row in found} | topics
+    topics = dict(set_.get("topics", {}))
+    ids = {
+        **{topic: each["id"] for topic, each in said.get("topics", {}).items()},
+        **{row["topic"]: row["topic_id"] for row in found},
+        **topics,
+    }
     ends: dict[str, dict[int, int]] = {}
+    for topic, each in said.get("topics", {}).items():
+        if each["id"] == ids[topic]:
+            ends[topic] = {int(part): end for part, end in each["ends"].items()}
     for row in found:
         if row["topic_id"] == ids[row["topic"]]:
-            ends.setdefault(row["topic"], {})[row["part"]] = row["last"] + 1
-    return Positions(ends, ids, frozenset(stopped), started[0]["off"] if started else 0, topics)
+            parts = ends.setdefault(row["topic"], {})
+            parts[row["part"]] = max(parts.get(row["part"], 0), row["last"] + 1)
+    times = [instant(row["at"]) for row in found] + ([] if until is None else [until])
+    sorted_day = said.get("sorted_day")
+    summary = Summary(
+        0 if saved is None else saved["off"],
+        max(times, default=None),
+        said.get("deleted", {}),
+        None if sorted_day is None else date.fromisoformat(sorted_day),
+        _time(said.get("listed_at")),
+    )
+    stopped = {row["topic"]: row["reason"] for row in own if row["kind"] == "stopped"}
+    number = 0 if started is None else started["off"]
+    has_new = bool(found) and summary.until != until
+    return Positions(
+        ends,
+        ids,
+        stopped,
+        number,
+        topics,
+        set_.get("mirror", ""),
+        summary,
+        has_new,
+        None if saved is None else saved["ts"].astimezone(UTC),
+        {row["topic"]: _table_stop(row) for row in own if row["kind"] == "table_stopped"},
+        {row["topic"]: row["reason"] for row in own if row["kind"] == "gap"},
+    )
+
+
+def _table_stop(row: Row) -> Stop:
+    said = json.loads(bytes(row["value"]))
+    return Stop(row["tbl"], row["ts"].astimezone(UTC), said["waits"], row["reason"], said["hint"])
 
 
 def lost(has: Positions, found: Mapping[str, TopicStart]) -> dict[str, str]:
@@ -79,15 +171,36 @@ def lost(has: Positions, found: Mapping[str, TopicStart]) -> dict[str, str]:
         elif start.topic_id != topic_id:
             reasons[topic] = "the topic was deleted, and made again under its name"
         else:
-            ends = has.ends.get(topic, {})
-            for part, first in sorted(start.first.items()):
-                end = ends.get(part)
-                if end is not None and first > end + _MARKER:
-                    reasons[topic] = (
-                        f"partition {part} begins at offset {first}, and the log has it up to {end}"
-                    )
-                    break
+            for part, end, first in passed(has.ends.get(topic, {}), start):
+                reasons[topic] = f"partition {part} begins at offset {first}, and the log has it up to {end}"
+                break
     return reasons
+
+
+def passed(ends: Mapping[int, int], start: TopicStart) -> list[tuple[int, int, int]]:
+    """The partitions that begin after `ends` now, each with its end and its first offset."""
+    return [
+        (part, ends[part], first)
+        for part, first in sorted(start.first.items())
+        if part in ends and first > ends[part] + _MARKER
+    ]
+
+
+def next_record(spark: SparkSession, name: str, topic: str, part: int, end: int) -> int | None:
+    """The offset of the first record that the log has of a partition at or after `end`. None: there is none."""
+    rows = spark.table(name).filter(
+        (sf.col("day").isNotNull())
+        & (sf.col("topic") == topic)
+        & (sf.col("part") == part)
+        & (sf.col("off") >= end)
+    )
+    first: int | None = rows.agg(sf.min("off").alias("off")).collect()[0]["off"]
+    return first
+
+
+def was_read(end: int, record: int | None) -> bool:
+    """True if `record`, the first record of the log at or after `end`, follows the records before `end`."""
+    return record is not None and record <= end + _MARKER
 
 
 def starting(has: Positions, found: Mapping[str, TopicStart]) -> str:
@@ -103,35 +216,95 @@ def starting(has: Positions, found: Mapping[str, TopicStart]) -> str:
 
 
 def note_started(
-    spark: SparkSession, name: str, table_format: str, number: int, topics: Mapping[str, str]
+    spark: SparkSession, place: LogPlace, number: int, mirror: str, topics: Mapping[str, str]
 ) -> None:
     """Append the row that starts a set of topics."""
-    value = json.dumps(dict(sorted(topics.items()))).encode()
-    _append(spark, name, table_format, [{"kind": "started", "off": number, "value": bytearray(value)}])
+    value = _json({"mirror": mirror, "topics": dict(sorted(topics.items()))})
+    _append(spark, place, [{"kind": "started", "off": number, "value": value}])
 
 
 def note_stopped(
-    spark: SparkSession, name: str, table_format: str, reasons: Mapping[str, str], ids: Mapping[str, str]
+    spark: SparkSession, place: LogPlace, reasons: Mapping[str, str], ids: Mapping[str, str]
 ) -> None:
-    """Append a row for each topic that stops."""
+    """Append the rows for each topic that stops."""
     stops = [
-        {"kind": "stopped", "topic": topic, "topic_id": ids.get(topic), "reason": reason}
+        {"kind": kind, "topic": topic, "topic_id": ids.get(topic), "reason": reason}
         for topic, reason in reasons.items()
+        for kind in ("stopped", "gap")
     ]
-    _append(spark, name, table_format, stops)
+    _append(spark, place, stops)
+
+
+def note_tables(spark: SparkSession, place: LogPlace, changes: Mapping[str, Stop | None]) -> None:
+    """Bring the rows of tables that cannot be folded up to date. None: the table goes on, and its row is deleted."""
+    topics = ", ".join([f"'{text(topic)}'" for topic in changes])
+    spark.sql(
+        f"DELETE FROM {place.name} WHERE day IS NULL AND kind = 'table_stopped' AND topic IN ({topics})"  # noqa: S608
+    )
+    stops = [
+        {
+            "kind": "table_stopped",
+            "topic": topic,
+            "tbl": stop.table,
+            "ts": stop.since,
+            "reason": stop.message,
+            "value": _json({"hint": stop.hint, "waits": stop.waits}),
+        }
+        for topic, stop in changes.items()
+        if stop is not None
+    ]
+    if stops:
+        _append(spark, place, stops)
+
+
+def save(spark: SparkSession, place: LogPlace, has: Positions, summary: Summary) -> None:
+    """Append a row `positions`, and delete the rows of the log itself that it and the newest set replace."""
+    topics = {topic: {"id": id_, "ends": has.ends.get(topic, {})} for topic, id_ in has.ids.items()}
+    value = {
+        "until": None if summary.until is None else summary.until.isoformat(),
+        "topics": topics,
+        "deleted": dict(summary.deleted),
+        "sorted_day": None if summary.sorted_day is None else summary.sorted_day.isoformat(),
+        "listed_at": None if summary.listed_at is None else summary.listed_at.isoformat(),
+    }
+    _append(spark, place, [{"kind": "positions", "off": summary.number, "value": _json(value)}])
+    spark.sql(
+        f"DELETE FROM {place.name} WHERE day IS NULL AND ("  # noqa: S608 - the name is quoted, the rest are numbers
+        f"(kind = 'positions' AND off < {summary.number}) OR (kind = 'started' AND off < {has.number}))"
+    )
 
 
 def let_go_on(name: str, topic: str) -> str:
     """Return the SQL statement after which the log reads a stopped topic again, from the topic's present records."""
-    return f"DELETE FROM {name} WHERE kind = 'stopped' AND topic = '{topic}'"  # noqa: S608 - a person runs it
+    return f"DELETE FROM {name} WHERE day IS NULL AND kind = 'stopped' AND topic = '{topic}'"  # noqa: S608 - a person runs it
 
 
-def _append(spark: SparkSession, name: str, table_format: str, stops: Sequence[Mapping[str, object]]) -> None:
+def forget_gap(name: str, topic: str) -> str:
+    """Return the SQL statement after which a table of the topic is folded again. The table must be read again first."""
+    return f"DELETE FROM {name} WHERE day IS NULL AND kind = 'gap' AND topic = '{topic}'"  # noqa: S608 - a person runs it
+
+
+def _append(spark: SparkSession, place: LogPlace, rows: Sequence[Mapping[str, object]]) -> None:
     now = datetime.now(UTC)
-    values = [tuple([{"ts": now, **each}.get(column) for column in COLUMNS]) for each in stops]
+    values = [
+        tuple([{"ts": now, "appended": now, **each}.get(column) for column in COLUMNS]) for each in rows
+    ]
     types = ", ".join(f"`{column}` {type_}" for column, type_ in COLUMNS.items())
     frame = spark.createDataFrame(values, types).coalesce(1)
-    if table_format == DELTA:
-        frame.write.format("delta").mode("append").insertInto(name)
+    if place.table_format == DELTA:
+        frame.write.format("delta").mode("append").insertInto(place.name)
     else:
-        frame.writeTo(name).append()
+        frame.writeTo(place.name).append()
+
+
+def _json(value: object) -> bytearray:
+    return bytearray(json.dumps(value).encode())
+
+
+def _time(text: Any) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def instant(micros: int) -> datetime:
+    """The time that Spark gives in microseconds since 1970."""
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)

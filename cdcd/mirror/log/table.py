@@ -4,12 +4,14 @@ The rule: nothing that a record holds can fail the query that appends it. Each e
 value that it cannot read, and a record that is no change is a row with its bytes and the reason.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from cdcd.core.errors import ConfigError
 from cdcd.core.records.encoder import (
     HEADER_NEW_KEY,
     HEADER_OLD_KEY,
@@ -41,8 +43,17 @@ COLUMNS: Final = {
     "kind": "string",
     "reason": "string",
     "value": "binary",
+    "appended": "timestamp",
+    "day": "date",
 }
-"""Columns of the log in their order, with their types in SQL. docs/mirror-log.md says what each one holds."""
+"""Columns of the log in their order, with their types in SQL. docs/mirror-log.md says what each one holds.
+
+The log is partitioned by `day`, the day of `appended`, so that old days are deleted without a rewrite of any file. Rows
+of the log itself have no day. So a look at them reads one small partition.
+"""
+
+STATISTICS: Final = ("topic", "part", "off", "ts", "tbl", "lsn", "kind", "appended")
+"""Columns whose least and greatest values are in the metadata. Values of rows do not belong there."""
 
 _CORRUPT: Final = "_cdcd_corrupt"
 _SOURCE: Final = [
@@ -62,23 +73,67 @@ _ENVELOPE: Final = StructType(
     ]
 )
 
-_PROPERTIES: Final = {
+_ICEBERG: Final = {
     "write.distribution-mode": "none",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "5",
+    "write.metadata.metrics.default": "none",
+    **{f"write.metadata.metrics.column.{column}": "full" for column in STATISTICS},
 }
 
 
-def create(spark: SparkSession, name: str, table_format: str) -> None:
-    """Create the log with the name `name` in SQL, if there is no such table."""
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where the log is.
+
+    Attributes:
+        name: of the table, in SQL.
+        table_format: ICEBERG or DELTA.
+        checkpoint: folder or bucket for the checkpoints of Spark.
+    """
+
+    name: str
+    table_format: str
+    checkpoint: str
+
+    @property
+    def is_path(self) -> bool:
+        """True if the table is a folder that no catalog knows."""
+        return self.name.startswith("delta.`")
+
+
+def create(spark: SparkSession, place: LogPlace, keep_s: int) -> None:
+    """Create the log, if there is no such table.
+
+    Args:
+        keep_s: how long former versions can be read, in seconds. Iceberg's versions expire by `upkeep`.
+
+    Raises:
+        ConfigError: a table of that name lacks columns of a log.
+    """
     columns = ", ".join(f"`{column}` {type_}" for column, type_ in COLUMNS.items())
-    if table_format == DELTA:
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta")
-        return
-    namespace = name.rpartition(".")[0]
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg TBLPROPERTIES ({properties})")
+    properties = dict(_ICEBERG)
+    if place.table_format == DELTA:
+        kept = f"interval {max(1, keep_s // 3600)} hours"
+        properties = {
+            "delta.logRetentionDuration": kept,
+            "delta.deletedFileRetentionDuration": kept,
+            "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
+        }
+    if not place.is_path:
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {place.name.rpartition('.')[0]}")
+    given = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {place.name} ({columns}) USING {place.table_format} PARTITIONED BY (day) "
+        f"TBLPROPERTIES ({given})"
+    )
+    lacks = COLUMNS.keys() - set(spark.table(place.name).columns)
+    if lacks:
+        raise ConfigError(
+            f"The log {place.name} lacks the columns {', '.join(sorted(lacks))}: an earlier version of cdcd made it.",
+            hint="Give the mirror another log (target.log_table). It begins at the first records that the topics have. "
+            "Drop the former log when nobody reads it.",
+        )
 
 
 def rows(records: DataFrame, ids: dict[str, str], own: dict[str, str]) -> DataFrame:
@@ -124,6 +179,9 @@ def rows(records: DataFrame, ids: dict[str, str], own: dict[str, str]) -> DataFr
         "reason",
         # Spark renders the numbers and escapes of a nested object again, so `before` and `after` are not the bytes.
         "value",
+        # Both are the time of the batch, which is the same when Spark repeats the batch.
+        sf.current_timestamp().alias("appended"),
+        sf.current_date().alias("day"),
     )
 
 

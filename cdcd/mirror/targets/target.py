@@ -93,6 +93,8 @@ class Maintenance:
             does not, and ignores this.
         small_files_min: so many small files are written together; fewer are left alone.
         target_file_bytes: how large files should be.
+        log_keep_days: number of days after which a log's records are deleted. The current day is kept in addition.
+        log_held_days: number of days after which a log's records are deleted although a table needs them.
         orphans_s: after so long a file goes that belongs to no version: a commit that was killed leaves such, and one
             that is under way has some too. As long as Iceberg waits by itself; Delta goes by a rule of its own.
     """
@@ -102,6 +104,8 @@ class Maintenance:
     versions_max: int | None = 500
     small_files_min: int = 8
     target_file_bytes: int = 128 * 1024 * 1024
+    log_keep_days: int = 7
+    log_held_days: int = 30
     orphans_s: int = 3 * 24 * 3600
 
 

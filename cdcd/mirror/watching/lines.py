@@ -9,6 +9,8 @@ from cdcd.mirror.watching.progress import (
     BatchDone,
     LoadRestarted,
     LoadWaiting,
+    LogExpired,
+    LogShortened,
     MirrorServing,
     MirrorStarted,
     Replayed,
@@ -88,6 +90,12 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C9
                 f"{fact.table}: {fact.compacted_files} files into {fact.written_files}, "
                 f"{fact.expired_versions} former versions gone"
             )
+        case LogShortened():
+            held = f"; {fact.held} topics are held" if fact.held else ""
+            yield f"{fact.table}: {fact.rows} records from before {fact.before} deleted{held}"
+        case LogExpired():
+            yield f"{fact.table} MUST BE READ AGAIN: {fact.message}"
+            yield f"  {fact.hint}"
         case Unmirrored():
             yield f"{fact.topic} is not mirrored: {fact.message}"
         case TopicUnfit():

@@ -9,6 +9,7 @@ from cdcd.mirror.watching.progress import (
     Retrying,
     TableFailed,
     TableReloaded,
+    TableResumed,
     TopicUnfit,
     lag_s,
 )
@@ -28,6 +29,8 @@ def count(fact: Fact, numbers: MirrorTelemetry) -> None:
             numbers.batch(time.time(), fact.seconds, fact.cut)
         case TableFailed():
             numbers.failed(fact.table, fact.message, stopped=fact.stopped)
+        case TableResumed():
+            numbers.resumed(fact.table)
         case TableReloaded():
             numbers.reloaded(fact.table)
         case TopicUnfit():

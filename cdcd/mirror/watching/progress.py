@@ -17,6 +17,8 @@ __all__ = [
     "Fact",
     "LoadRestarted",
     "LoadWaiting",
+    "LogExpired",
+    "LogShortened",
     "MirrorServing",
     "MirrorStarted",
     "Observer",
@@ -301,6 +303,32 @@ class TableMaintained(Fact):
     compacted_files: int
     written_files: int
     expired_versions: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogShortened(Fact):
+    """Retention deleted `rows` records from the log, which were appended before the day `before`. `held` is the number
+    of topics whose old records were kept, because a table has not folded them.
+    """
+
+    event: ClassVar[str] = "log.shortened"
+    table: str
+    before: str
+    rows: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogExpired(Fact):
+    """The log deleted changes that the table does not have, because they were older than `maintenance.log_held_days`.
+    The table must be read again. `hint` has the command.
+    """
+
+    event: ClassVar[str] = "log.expired"
+    level: ClassVar[Level] = "error"
+    table: str
+    message: str
+    hint: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,16 @@ def fetching(monkeypatch: pytest.MonkeyPatch, content: bytes | None) -> list[str
 def test_every_jar_has_a_name_of_three_parts_and_a_digest():
     named = coordinates([KAFKA, ICEBERG, DELTA])
     assert all(name.count(":") == 2 for name in named)
-    assert all(len(sha256) == 64 for part in under_test._JARS.values() for sha256 in part.values())
+    pinned = [part for line in under_test._PINNED.values() for part in line.values()]
+    assert all(len(sha256) == 64 for part in pinned for sha256 in part.values())
+    assert all(name.count(":") == 2 for part in pinned for name in part)
+
+
+def test_a_version_of_spark_without_pinned_jars_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(under_test, "_JARS", {})
+    with pytest.raises(ConfigError, match="No jars are pinned for Spark") as told:
+        jars([ICEBERG])
+    assert "3.5.*" in told.value.hint
 
 
 def test_a_jar_is_fetched_once(monkeypatch: pytest.MonkeyPatch, cache: Path):

@@ -109,3 +109,12 @@ def test_a_probe_and_a_scrape_are_answered():
         assert status == 200
         assert b'cdcd_mirror_table_stopped{table="public.a"} 1.0' in body
         assert get("/readyz")[0] == 404
+
+
+def test_a_table_that_goes_on_makes_the_mirror_well_again():
+    numbers = MirrorTelemetry()
+    numbers.failed("public.a", "it has no key", stopped=True)
+    assert not numbers.health().well
+    numbers.resumed("public.a")
+    assert numbers.health().well
+    assert scrape(numbers)["cdcd_mirror_table_stopped", "public.a"] == 0

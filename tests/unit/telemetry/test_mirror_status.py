@@ -1,19 +1,22 @@
 import json
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
 from cdcd.core.errors import EXIT_CODES
 from cdcd.telemetry.mirror_status import (
     FOUND,
+    LogStatus,
     MirrorStatus,
     Point,
+    Quarantined,
     Stopped,
     TableStatus,
     TargetStatus,
     Unreadable,
     lines,
+    quarantine_lines,
 )
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -210,3 +213,77 @@ def test_a_table_that_has_outgrown_its_buckets_is_named_with_the_command_and_is_
     assert status(LARGE).to_json()["tables"][0]["targets"][0]["buckets_apt"] == 16
     fitting = replace(LARGE, targets=(replace(TARGET, buckets=4, buckets_apt=16),))
     assert "LARGE" not in "\n".join(lines(status(fitting), 200))
+
+
+LOG = LogStatus(
+    name="`lake`.`cdcd`.`log`",
+    topics=2,
+    lsn="0/16B3748",
+    newest_at=NOW - timedelta(seconds=20),
+    appended_at=NOW - timedelta(seconds=15),
+    first_day=date(2025, 12, 25),
+    maintained_at=NOW - timedelta(minutes=5),
+    offsets={"shop.public.t": {1: 7, 0: 3}},
+    behind=4,
+    stopped={},
+    files=12,
+    size=4_000,
+    versions=100,
+    metadata_bytes=109_000,
+)
+
+
+def test_a_log_is_a_part_of_the_status_for_people_and_for_programs():
+    one = status(HEALTHY, log=LOG)
+    head = "log `lake`.`cdcd`.`log`: 2 topics, LSN 0/16B3748, newest record 20 s old, 4 behind Kafka"
+    assert list(lines(one, 100))[2:5] == [
+        f"{head}, records since 2025-12-25",
+        "  12 files, 4,000 bytes, 100 versions in 109,000 bytes of metadata, maintained 5 min ago",
+        "the newest change in any table was written 12 s ago",
+    ]
+    found = json.loads(json.dumps(one.to_json()))["log"]
+    assert (found["offsets"], found["behind"], found["newest_age_s"], found["first_day"]) == (
+        {"shop.public.t": {"0": 3, "1": 7}}, 4, 20.0, "2025-12-25",
+    )  # fmt: skip
+    assert status(HEALTHY).to_json()["log"] is None
+    assert one.exit_code == 0
+
+
+def test_a_topic_that_stopped_in_the_log_is_an_error_with_its_way_on():
+    one = status(
+        HEALTHY,
+        log=replace(LOG, stopped={"shop.public.t": ("the topic was deleted", "Run in Spark: DELETE")}),
+    )
+    said = "\n".join(lines(one, 100))
+    assert one.exit_code == FOUND
+    assert "1 stopped in the log" in said
+    assert "STOPPED TOPIC shop.public.t" in said
+    assert "the topic was deleted." in said
+    assert "Run in Spark: DELETE" in said
+
+
+def test_a_log_with_much_metadata_says_what_to_do():
+    said = "\n".join(lines(status(HEALTHY, log=replace(LOG, metadata_bytes=5_000_000)), 100))
+    assert "MANY VERSIONS `lake`.`cdcd`.`log`: 100 in 5,000,000 bytes of metadata" in said
+
+
+def test_a_folded_table_that_is_late_and_one_that_must_be_read_again_are_named():
+    late = replace(HEALTHY, targets=(replace(TARGET, held=9, held_since=NOW - timedelta(hours=2)),))
+    soon = replace(HEALTHY, targets=(replace(TARGET, held=9, held_since=NOW - timedelta(minutes=2)),))
+    gone = replace(HEALTHY, targets=(replace(TARGET, is_expired=True),))
+    assert "LATE public.healthy: 9 changes in the log, the oldest 2 h old" in "\n".join(
+        lines(status(late), 100)
+    )
+    assert "LATE" not in "\n".join(lines(status(soon), 100))
+    assert "READ AGAIN public.healthy: the log has deleted changes" in "\n".join(lines(status(gone), 100))
+    assert status(gone).exit_code == FOUND
+
+
+def test_the_quarantine_is_listed_with_places_and_reasons():
+    one = Quarantined("shop.public.t", 1, 7, NOW, "its JSON is not that of a change")
+    assert list(quarantine_lines([one], 2)) == [
+        "2026-01-01 12:00:00 UTC  shop.public.t[1]@7  its JSON is not that of a change"
+    ]
+    assert list(quarantine_lines([one], 1))[1:] == ["These are the newest 1 record. --limit shows more."]
+    assert list(quarantine_lines([], 1)) == ["no record in quarantine"]
+    assert one.to_json()["at"] == "2026-01-01T12:00:00+00:00"

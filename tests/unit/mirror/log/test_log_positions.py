@@ -4,9 +4,9 @@ from pathlib import Path
 
 import cdcd.mirror.log
 from cdcd.adapters.kafka.topic_facts import TopicStart
-from cdcd.mirror.log.positions import EARLIEST, Positions, lost, starting
+from cdcd.mirror.log.positions import EARLIEST, Positions, lost, passed, starting, was_read
 
-HAS = Positions({"a": {0: 10, 1: 3}, "b": {0: 5}}, {"a": "A", "b": "B"}, frozenset(), 1, {"a": "A", "b": "B"})
+HAS = Positions({"a": {0: 10, 1: 3}, "b": {0: 5}}, {"a": "A", "b": "B"}, {}, 1, {"a": "A", "b": "B"})
 
 
 def test_a_topic_that_is_as_it_was_goes_on():
@@ -24,7 +24,7 @@ def test_a_topic_whose_unread_records_are_gone_is_named_with_its_reason():
 
 
 def test_a_topic_that_has_stopped_is_not_judged_again():
-    has = Positions(HAS.ends, HAS.ids, frozenset({"b"}), 1, HAS.topics)
+    has = Positions(HAS.ends, HAS.ids, {"b": "it was deleted"}, 1, HAS.topics)
     assert lost(has, {"a": TopicStart("A", {0: 0, 1: 0})}) == {}
 
 
@@ -39,6 +39,14 @@ def test_a_query_starts_after_the_last_record_and_a_topic_of_another_id_at_its_b
         "b": {"0": EARLIEST},
         "c": {"0": EARLIEST},
     }
+
+
+def test_a_partition_that_begins_after_its_end_is_found_unless_a_marker_is_all_that_is_gone():
+    assert passed({0: 10, 1: 3}, TopicStart("A", {0: 12, 1: 4, 2: 9})) == [(0, 10, 12)]
+
+
+def test_a_batch_read_the_records_if_the_log_goes_on_at_the_end_or_after_a_marker():
+    assert [was_read(10, record) for record in (10, 11, 12, None)] == [True, True, False, False]
 
 
 def test_the_log_calls_nothing_but_sparks_public_api():

@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 from cdcd.mirror.watching.lines import lines
 from cdcd.mirror.watching.progress import (
     BatchDone,
+    LogExpired,
+    LogShortened,
     MirrorStarted,
     Progress,
     Replayed,
@@ -85,3 +87,16 @@ def test_a_layout_says_buckets_deletes_and_partitions():
     assert replace(done, after=1, fields_after=("region",)).changed
     (same,) = lines(replace(done, before=8, fields_before=done.fields_after))
     assert same.endswith("partitions by days(at), region already")
+
+
+def test_retention_of_the_log_names_the_day_and_a_table_that_must_be_read_again():
+    assert list(lines(LogShortened("lake.cdcd.log", "2026-01-01", 7, 0))) == [
+        "lake.cdcd.log: 7 records from before 2026-01-01 deleted"
+    ]
+    assert list(lines(LogShortened("lake.cdcd.log", "2026-01-01", 7, 2))) == [
+        "lake.cdcd.log: 7 records from before 2026-01-01 deleted; 2 topics are held"
+    ]
+    assert list(lines(LogExpired("public.t", "Changes are gone.", "Read it again."))) == [
+        "public.t MUST BE READ AGAIN: Changes are gone.",
+        "  Read it again.",
+    ]
