@@ -12,7 +12,7 @@ from cdcd.mirror.base.formats import DeltaBase, IcebergBase
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.jars import ICEBERG
 from cdcd.mirror.kafka import KafkaSource
-from cdcd.mirror.log.job import LogPlace
+from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.delta import DeltaTarget
