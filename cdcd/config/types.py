@@ -294,7 +294,7 @@ def _refuse_own(name: str) -> str:
     if reason := OWN_PROPERTIES.get(name):
         raise ValueError(f"is not for properties: {reason}")
     if name.endswith("_cb") or name in {"on_delivery", "logger"}:
-        raise ValueError("cannot be a property, because it is a callback of the Python client")
+        raise ValueError("is not for properties: it is a callback of the Python client")
     return name
 
 

@@ -535,7 +535,10 @@ def test_every_event_that_the_page_on_snapshots_names_is_a_fact_or_a_key():
 
 
 def literal_expressions(source: str) -> list[str]:
-    """Return texts with an expression in braces, such as `{log.folder}`, that no f-string replaces."""
+    """Return texts with an expression in braces, such as `{log.folder}`, that no f-string replaces.
+
+    JavaScript's own expressions begin with a dollar sign.
+    """
     tree = ast.parse(source)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     texts = [
@@ -543,7 +546,7 @@ def literal_expressions(source: str) -> list[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside
     ]
-    expression = r"\{(?:[A-Za-z_]\w*(?:\.\w+|\([^{}]*\))+|'[^{}]*'\.join\([^{}]*\))\}"
+    expression = r"(?<!\$)\{(?:[A-Za-z_]\w*(?:\.\w+|\([^{}]*\))+|'[^{}]*'\.join\([^{}]*\))\}"
     return [text for text in texts if re.search(expression, text)]
 
 

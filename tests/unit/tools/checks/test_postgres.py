@@ -118,7 +118,7 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
             with_setting(wal_level=Setting("replica", 0, "", restart_pending=True)),
             WANTED,
             "error",
-            "waits for the restart",
+            "takes effect after a restart of PostgreSQL",
         ),
         (
             preflight.check_capacity,
@@ -128,7 +128,7 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
             ),
             WANTED,
             "error",
-            "waits for the restart",
+            "takes effect after a restart of PostgreSQL",
         ),
         (
             preflight.check_connections,

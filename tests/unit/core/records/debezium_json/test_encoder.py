@@ -282,7 +282,7 @@ def test_a_key_that_is_chosen_moves_rows_like_any_other_key():
 
 
 def test_a_key_that_is_chosen_and_cannot_be_made_is_refused_where_the_table_is_described():
-    with pytest.raises(ConfigError, match="does not send the former value"):
+    with pytest.raises(ConfigError, match="does not send its former value"):
         Harness(ID_AND_NAME, key_rules=(KeyRule("public.t", ("name",)),))
 
 

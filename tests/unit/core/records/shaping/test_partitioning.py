@@ -329,7 +329,7 @@ def test_an_array_chooses_no_partition():
 
 def test_a_table_that_is_altered_so_that_former_values_are_not_sent_is_refused():
     encoding = Encoding()
-    with pytest.raises(ConfigError, match="PostgreSQL does not send the former value"):
+    with pytest.raises(ConfigError, match="PostgreSQL does not send its former value"):
         encoding.encoder.define(relation(ORDERS, "orders", "d"), KEYED, BUILTIN_TYPES)
 
 
