@@ -43,7 +43,7 @@ def test_every_problem_of_a_configuration_is_told_at_once(one: Trial):
     for problem in (
         "postgres.dns: unknown key; did you mean postgres.dsn?",
         'postgres.status_interval_s: must be a number, not "fast"',
-        "kafka.properties.acks: is not for properties: always all",
+        "kafka.properties.acks: is not for properties: cdcd always uses all",
         "topics.create.partitions: must be at least 1, not 0",
         'log.level: must be debug, info, warning or error, not "loud"',
     ):

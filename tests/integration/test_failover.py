@@ -52,7 +52,7 @@ def test_an_existing_slot_is_marked_for_the_standbys_where_the_server_can(
         daemon.start()
         if database.version < 17:
             assert daemon.wait() == ConfigError.exit_code
-            assert "failover needs PostgreSQL 17, this is 16" in daemon.output()
+            assert "failover needs PostgreSQL 17, and the server has 16" in daemon.output()
             return
         daemon.await_streaming()
         assert database.execute(

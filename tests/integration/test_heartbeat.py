@@ -174,7 +174,7 @@ def test_rows_are_dropped_as_they_come(database: Database):
     [
         ("INSERT INTO public.beats VALUES (now())", "ok", "the role may run it"),
         ("SELECT pg_logical_emit_message(false, 'beat', '')", "ok", "the role may run it"),
-        ("CALL public.beat()", "unknown", "has no plan"),
+        ("CALL public.beat()", "unknown", "cannot plan it"),
         ("INSERT INTO beats VALUES (now())", "warning", "does not exist"),
         ("INSERT INTO public.closed VALUES (now())", "warning", "permission denied"),
         ("SELECT 1; DROP TABLE public.beats", "warning", "multiple commands"),

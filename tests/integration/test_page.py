@@ -296,7 +296,7 @@ def test_top_prints_once_where_there_is_no_terminal(
         [*command, "--url", url], capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.startswith(f"{unique}: streams")
+    assert run.stdout.startswith(f"{unique}: streaming")
     assert "\x1b" not in run.stdout
     process.stop()
     run = subprocess.run(

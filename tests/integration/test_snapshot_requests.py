@@ -136,7 +136,7 @@ def test_what_the_daemon_would_refuse_is_refused_before_it_is_asked(
         (["--table", "other.t"], 2, "There is no table other.t", "--table public.t"),
         (["--table", "t"], 2, "There is no table t", "--table public.t"),
         (["--table", "public.aside"], 2, "public.aside is not in publication", "ADD TABLE public.aside"),
-        (["--table", "public.seen"], 2, "public.seen is no table", "have the rows"),
+        (["--table", "public.seen"], 2, "public.seen is not a table", "have the rows"),
         (
             ["--table", "public.keyless", "--where", "true"],
             2,

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cdcd.core.engine import engine
 from cdcd.core.engine.startup import StartRules
+from cdcd.core.engine.startup_positions import first_flush
 from cdcd.core.records.encoder import Encoder
 from tests.sim import planted_aside as aside
 from tests.sim import planted_descriptions as descriptions
@@ -294,6 +295,11 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "last_part_sent_again": _in_session(sink=sink.SendsTheLastPartAgain),
         "first_part_forgotten": _in_session(sink=sink.ForgetsTheFirstPart),
         "fenced_before_judged": _in_start(MOVED, steps=start.FENCED_FIRST),
+        "former_flush_at_two_phase": _in_start(
+            first_flush=lambda told, checkpoint, slot, two_phase: first_flush(
+                told, checkpoint, slot, two_phase=False
+            )
+        ),
         "not_judged_before_fencing": _in_start(MOVED, steps=start.NOT_JUDGED),
         "judged_by_what_readers_see": _in_start(HANGING, steps=start.JUDGED_BY_READERS),
         "hanging_taken_for_committed": _in_session(HANGING, sink=sink.CommitsWhatHangs),

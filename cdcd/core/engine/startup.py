@@ -41,7 +41,7 @@ from cdcd.core.engine.record_settings import (
     with_roots,
 )
 from cdcd.core.engine.settings import SnapshotSettings
-from cdcd.core.engine.startup_positions import Positions, Step, first_flush
+from cdcd.core.engine.startup_positions import FirstFlush, Positions, Step, first_flush
 from cdcd.core.engine.startup_requests import (
     BindColumns,
     ConnectCatalog,
@@ -288,6 +288,7 @@ class StartRules:
     Attributes:
         steps: the steps in their order; None: `STEPS`.
         first_tables, without_conditions, end_former_rows, healable: the functions of `beginning` with these names.
+        first_flush: the function of `startup_positions`.
         first: how far a start that creates a slot has got.
     """
 
@@ -297,6 +298,7 @@ class StartRules:
     end_former_rows: EndFormerRows = end_former_rows
     healable: Healable = healable
     first: Callable[[], FirstStart] = FirstStart
+    first_flush: FirstFlush = first_flush
 
 
 ORDINARY_RULES: Final = StartRules()
@@ -324,6 +326,7 @@ class Start:
         self._money_digits = DIGITS_OF_C
         self._server_version = 0
         self._options: Options | None = None
+        self._two_phase = False
         self.positions = Positions(
             accept_gap=gap.is_accepted,
             when_needed=self._mode == WHEN_NEEDED,
@@ -387,7 +390,8 @@ class Start:
         self._server_version = yield ConnectStream()
 
     def choose_options(self) -> Step:
-        self._options = self._options_for(two_phase=self.settings.stream.two_phase)
+        self._two_phase = self.settings.stream.two_phase
+        self._options = self._options_for(two_phase=self._two_phase)
         if self._options.streaming is not StreamingMode.OFF:
             yield StreamEarly()
 
@@ -523,6 +527,7 @@ class Start:
             else:
                 yield EndTwoPhase()
                 self._observe(TwoPhaseEnded(slot=self.settings.stream.slot))
+        self._two_phase = two_phase
         self._options = self._options_for(two_phase=two_phase)
 
     def import_snapshot(self) -> Step:
@@ -631,7 +636,9 @@ class Start:
             self._published,
             self._exported,
             self._options,
-            flushed=first_flush(self._former.flushed, start, slot.confirmed),
+            flushed=self._rules.first_flush(
+                self._former.flushed, start, slot.confirmed, two_phase=self._two_phase
+            ),
             slot_confirmed=slot.confirmed,
             logged=positions.logged,
             delivers_messages=delivers_messages,

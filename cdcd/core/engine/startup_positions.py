@@ -12,7 +12,7 @@ that was written does not match either. The transaction of this checkpoint may b
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from cdcd.core.engine.checkpoint import Checkpoint, Source, only_slot_is_lost, refuse_sealed, resume
 from cdcd.core.engine.logged import DurableLog, LoggedSession, LogOwner, judge
@@ -30,15 +30,24 @@ from cdcd.core.errors import PositionError
 Step = Generator[Request[Any], Any, None]
 
 
-def first_flush(told: int, start: Checkpoint, slot_confirmed: int) -> int:
+class FirstFlush(Protocol):
+    """The form of `first_flush`."""
+
+    def __call__(self, told: int, start: Checkpoint, slot_confirmed: int, /, *, two_phase: bool) -> int: ...
+
+
+def first_flush(told: int, start: Checkpoint, slot_confirmed: int, /, *, two_phase: bool) -> int:
     """Return the flushed position that a session begins with, before which PostgreSQL may discard everything.
 
     Args:
         told: the position that earlier sessions of this process reported. Another instance may have been active
             since, and may need an undecided PREPARE before that position. So the position is at most the one in the
             checkpoint.
+        two_phase: the slot sends transactions at PREPARE. Then only the slot's own position counts. `told` and the
+            checkpoint may be of a time when the slot did not: after a crash of PostgreSQL had set the slot back,
+            another instance may have switched two_phase on, and a PREPARE before these positions is sent now, once.
     """
-    return max(slot_confirmed, min(told, start.flushed_lsn))
+    return slot_confirmed if two_phase else max(slot_confirmed, min(told, start.flushed_lsn))
 
 
 class Positions:
