@@ -157,7 +157,7 @@ def test_a_table_that_was_held_folds_on_and_a_position_before_the_logs_first_row
         spark.sql(f"RESTORE {lake.table} TO VERSION AS OF {pin}")
     else:
         spark.sql(f"CALL lake.system.rollback_to_snapshot('{lake.table}', {pin})")
-    with pytest.raises(SinkError, match="has removed the table's changes up to LSN") as raised:
+    with pytest.raises(SinkError, match="lacks the table's changes up to LSN") as raised:
         lake.fold(source.lsn, log_begins=upkeep.deleted[TOPIC])
     assert "public.docs" in raised.value.message
 

@@ -105,6 +105,7 @@ class LogUpkeep:
         self._files = 0
         self._failed = False
         self._ending = False
+        self._has_begun = False
         self._thread: threading.Thread | None = None
         self._due_at: float | None = None
 
@@ -125,7 +126,8 @@ class LogUpkeep:
     def finish(self) -> None:
         """Maintain the log at the end of a run, if a round is due or this process has made none."""
         self._ending = False
-        if self._interval_s is not None and (self._due_at is None or self._is_due):
+        is_under_way = self._thread is not None and self._thread.is_alive()
+        if self._interval_s is not None and not is_under_way and (not self._has_begun or self._is_due):
             self.round(datetime.now(UTC))
             self._plan()
 
@@ -148,6 +150,7 @@ class LogUpkeep:
         `now`: with a time zone.
         """
         self._failed = False
+        self._has_begun = True
         place, today = self._place, now.astimezone(UTC).date()
         is_delta = place.table_format == DELTA
         done = TableMaintained(place.name, 0, 0, 0)
