@@ -21,7 +21,7 @@ from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import positions, upkeep
 from cdcd.mirror.log.job import LogJob
-from cdcd.mirror.log.table import LogPlace
+from cdcd.mirror.log.table import COLUMNS, LogPlace
 from cdcd.mirror.log.upkeep import LogUpkeep
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.target import Maintenance
@@ -30,6 +30,7 @@ from cdcd.mirror.watching.progress import (
     LogExpired,
     LogShortened,
     TableMaintained,
+    TableRolledBack,
     TableStopped,
 )
 from deploy.local import KafkaBroker
@@ -481,3 +482,50 @@ def _more_than(spark: SparkSession, name: str, had: int) -> bool | None:
     except PySparkException:
         # The log is not there yet.
         return None
+
+
+@pytest.mark.parametrize("appends", [False, True])
+def test_records_that_an_owners_rollback_took_away_are_appended_again(
+    pipeline: Pipeline, appends: bool
+) -> None:
+    # GIVEN a log with records of two runs, of which the second has another set of topics
+    pipeline.describe("t")
+    pipeline.produce("public.t", change(1), change(2))
+    first = pipeline.once()
+    chosen = first.version
+    pipeline.describe("u")
+    pipeline.produce("public.t", change(3))
+    pipeline.produce("public.u", change(4))
+    pipeline.once()
+    assert pipeline.has("t") == [(0, "change"), (1, "change"), (2, "change")]
+    # WHEN its owner brings back the first version, in one case behind a process that goes on appending
+    if pipeline.place.table_format == DELTA:
+        pipeline.spark.sql(f"RESTORE TABLE {pipeline.place.name} TO VERSION AS OF {chosen}")
+    else:
+        table = pipeline.place.name.removeprefix("lake.")
+        pipeline.spark.sql(f"CALL lake.system.rollback_to_snapshot('{table}', {chosen})")
+    assert pipeline.has("t") == [(0, "change"), (1, "change")]
+    pipeline.produce("public.t", change(5))
+    if appends:
+        columns = ", ".join(each if each != "off" else "3 AS off" for each in COLUMNS)
+        rows = pipeline.spark.sql(
+            f"SELECT {columns} FROM {pipeline.place.name} WHERE kind = 'change' AND off = 1"
+        )
+        if pipeline.place.table_format == DELTA:
+            rows.write.format("delta").mode("append").insertInto(pipeline.place.name)
+        else:
+            rows.writeTo(pipeline.place.name).append()
+    pipeline.facts.clear()
+    job = pipeline.once()
+    # THEN no record is missing, and the owner is told
+    assert {off for off, _ in pipeline.has("t")} == {0, 1, 2, 3}
+    assert pipeline.has("u") == [(0, "change")]
+    assert len(pipeline.has("t")) == (5 if appends else 4)
+    (told,) = [fact for fact in pipeline.facts if isinstance(fact, TableRolledBack)]
+    assert told.table == pipeline.place.name
+    assert job.version != chosen
+    # AND the next run has nothing more to say
+    pipeline.facts.clear()
+    pipeline.once()
+    assert [fact for fact in pipeline.facts if isinstance(fact, TableRolledBack)] == []
+    assert len(pipeline.has("t")) == (5 if appends else 4)

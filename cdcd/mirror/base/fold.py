@@ -41,6 +41,7 @@ from cdcd.mirror.base.formats import (
 )
 from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.position import NO_FORM, NO_VERSION, Carried, Position, is_of
+from cdcd.mirror.log.positions import at_version
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.defaults import default_of, fits
@@ -154,6 +155,7 @@ class Place:
         topic: the table's topic.
         name: of the base table, in SQL.
         log: name of the log, in SQL.
+        log_version: version of the log that is read; "": the current version.
         log_begins: LSN up to which the log has removed rows of the topic; 0: it has all of them.
         former_name: name that the relation had before, so that its rows begin with a truncate. None: it had no other.
     """
@@ -162,6 +164,7 @@ class Place:
     topic: str
     name: str
     log: str
+    log_version: str = ""
     log_begins: int = 0
     former_name: str | None = None
 
@@ -278,7 +281,7 @@ class _Folding:
 
     def _rows(self, part: "Part") -> DataFrame:
         """The rows of the log that are in the part: changes and truncates of the topic up to the bound."""
-        log = self._spark.table(self._place.log)
+        log = at_version(self._spark, self._place.log, self._place.log_version)
         rows = log.filter(
             (sf.col("topic") == self._place.topic)
             & sf.col("kind").isin("change", "truncate")

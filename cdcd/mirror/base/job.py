@@ -16,9 +16,8 @@ from pyspark.sql import functions as sf
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, SinkError, SourceError, TransientError
-from cdcd.core.pasted import on_table
 from cdcd.core.records.gaps import Aside
-from cdcd.mirror.base.fold import Place, exists, fold
+from cdcd.mirror.base.fold import Place, exists, fold, read_again
 from cdcd.mirror.base.formats import BaseFormat
 from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.log import positions
@@ -127,12 +126,22 @@ class BaseJob:
         point = self._points.begin(bound)
         self._versions.clear()
         tables = [done for topic in due if (done := self._fold(topic, bound)) is not None]
+        self._note_stops()
         if self._settings.consistent:
             self._list(point, due)
-        self._note_stops()
         if tables:
             self._round += 1
             self._observe(BatchDone(self._round, tuple(tables), time.monotonic() - began, bound))
+
+    def _note_stops(self) -> None:
+        """Write to the log which tables stopped or go on, so that `cdcd mirror status` can name them."""
+        if not self._has_read_stops:
+            self._stops.found(positions.read(self._spark, self._place.name).tables)
+            self._has_read_stops = True
+        changes = self._stops.changes(datetime.now(UTC))
+        if changes:
+            positions.note_tables(self._spark, self._place, changes)
+            self._stops.written(changes)
 
     def _list(self, point: Point, topics: Collection[str]) -> None:
         """List the point, with the versions that the tables of the topics have at it.
@@ -145,16 +154,6 @@ class BaseJob:
             self._observe(SetChanged(point.commit_lsn, self._without))
         if self._versions:
             self._points.list_(point, self._round, without, dict(self._versions.values()))
-
-    def _note_stops(self) -> None:
-        """Write to the log which tables stopped or go on, so that `cdcd mirror status` can name them."""
-        if not self._has_read_stops:
-            self._stops.found(positions.read(self._spark, self._place.name).tables)
-            self._has_read_stops = True
-        changes = self._stops.changes(datetime.now(UTC))
-        if changes:
-            positions.note_tables(self._spark, self._place, changes)
-            self._stops.written(changes)
 
     def _bound(self) -> int:
         """The complete LSN of now."""
@@ -191,9 +190,9 @@ class BaseJob:
         Topics whose records retention has deleted or Kafka has lost are among them, because a table may lack these
         records.
         """
+        log = positions.at_version(self._spark, self._place.name, self._log.version)
         rows = (
-            self._spark.table(self._place.name)
-            .filter(sf.col("kind").isin("change", "truncate") & (sf.col("lsn") <= bound))
+            log.filter(sf.col("kind").isin("change", "truncate") & (sf.col("lsn") <= bound))
             .groupBy("topic")
             .agg(sf.count(sf.lit(1)).alias("count"))
             .collect()
@@ -215,13 +214,6 @@ class BaseJob:
         try:
             if topic in self._log.stopped:
                 raise self._log.stopped[topic]
-            if topic in self._log.gaps:
-                raise SinkError(
-                    f"{table}: {self._log.gaps[topic]}, so the log lacks changes of the table.",
-                    hint=f"Read the table again: {on_table('cdcd tables stop', table)}, then "
-                    f"{on_table('cdcd tables resume', table)}. When it has come back, run in Spark: "
-                    f"{positions.forget_gap(self._place.name, topic)}",
-                )
             newest = self._forms.newest(topic)
             if not newest.schema.key:
                 raise SourceError(
@@ -235,7 +227,8 @@ class BaseJob:
                 topic,
                 name,
                 self._place.name,
-                log_begins=self._log.deleted.get(topic, 0),
+                log_version=self._log.version,
+                log_begins=max(self._log.deleted.get(topic, 0), self._gap(topic, table)),
                 former_name=former,
             )
             left_out = self._left_out(newest.schema.oid, bound)
@@ -266,6 +259,22 @@ class BaseJob:
         if not done.changes:
             return None
         return Progress(table, done.changes, done.keys, commit_lsn=done.lsn, seconds=time.monotonic() - began)
+
+    def _gap(self, topic: str, table: str) -> int:
+        """The LSN up to which the topic lost records that the log has not read. 0: it lost none.
+
+        Raises:
+            SinkError: the table was not read again since.
+        """
+        if topic not in self._log.gaps:
+            return 0
+        begins = positions.truncate_after_gap(self._spark, self._place.name, topic)
+        if begins is None:
+            raise SinkError(
+                f"{table}: {self._log.gaps[topic]}, so the log lacks changes of the table.",
+                hint=read_again(table),
+            )
+        return begins - 1
 
     def _folded(self, topics: Collection[str]) -> dict[str, int]:
         """By topic, the LSN up to which its table has folded the log, as far as a mirrored table has the topic.

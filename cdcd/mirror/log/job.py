@@ -21,7 +21,8 @@ from cdcd.adapters.kafka.topic_facts import TopicStart, TopicStarts
 from cdcd.core.errors import CdcdError, ConfigError, SinkError, SinkUnavailableError, TransientError
 from cdcd.core.records.schemas import read_form
 from cdcd.mirror.kafka import KafkaSource
-from cdcd.mirror.log import positions
+from cdcd.mirror.log import lineage, positions
+from cdcd.mirror.log.lineage import NO_VERSION
 from cdcd.mirror.log.positions import Ends, Positions
 from cdcd.mirror.log.table import LogPlace, create, rows
 from cdcd.mirror.log.upkeep import LogUpkeep, Needs, no_needs
@@ -32,6 +33,7 @@ from cdcd.mirror.watching.progress import (
     Observer,
     Progress,
     Retrying,
+    TableRolledBack,
     TableStopped,
     first_lines,
 )
@@ -64,6 +66,7 @@ class LogJob:
     Attributes:
         stopped: why topics are left out, by topic, as the last run found it.
         gaps: topics that lost records which the log has not read, with the reason.
+        version: of the log, which has all that the query appended before it. NO_VERSION: none was looked at.
     """
 
     def __init__(
@@ -84,6 +87,8 @@ class LogJob:
             spark, place, settings.maintenance, settings.maintenance_interval_s, needs, observe
         )
         self._described: tuple[object, list[str]] | None = None
+        self.version = NO_VERSION
+        self._mark = NO_VERSION
         self.stopped: dict[str, CdcdError] = {}
         self.gaps: Mapping[str, str] = {}
 
@@ -106,7 +111,8 @@ class LogJob:
                     if self._run_query(once, stop) and once:
                         if not stop.is_set():
                             self._upkeep.finish()
-                        return
+                        if self._has_all_rows():
+                            return
                 except TransientError as error:
                     if once:
                         raise
@@ -130,12 +136,18 @@ class LogJob:
                 f"The mirror {has.mirror} appends to the log {place.name}, so {settings.name} must not.",
                 hint="Give each mirror a log of its own: target.log_table.",
             )
+        has, rolled_back = self._since_rollback(has)
         found, has = self._compare(has, None)
         topics = {topic: start.topic_id for topic, start in found.items()}
         number = has.number
-        if topics != has.topics:
-            number += 1
-            positions.note_started(self._spark, place, number, settings.name, topics)
+        if topics != has.topics or rolled_back:
+            # The log may have forgotten sets with higher numbers, whose checkpoints are still there.
+            number = max(number + 1, int(time.time() * 1000) if rolled_back else 0)
+            positions.note_started(self._spark, place, number, settings.name, topics, self._mark)
+            # A log without a commit has no version.
+            self.version = (
+                self.version or lineage.read(self._spark, place.name, place.table_format, "").current
+            )
         self._observe(MirrorStarted(settings.name, len(topics), once))
         records = (
             self._spark.readStream.format("kafka")
@@ -185,6 +197,37 @@ class LogJob:
             ) from error
         return not changed
 
+    def _since_rollback(self, has: Positions) -> tuple[Positions, bool]:
+        """The positions from which a query reads on, and whether it must not use the checkpoint of the last set.
+
+        If an owner rolled the log back, the positions are those of the version that the owner chose, because later rows
+        may have been appended behind it. Such rows come twice.
+        """
+        place = self._place
+        since = self._mark or has.mark
+        versions = lineage.read(self._spark, place.name, place.table_format, since)
+        fork = versions.fork(since) if has.number else None
+        if fork is None:
+            self._mark = versions.mark
+            return has, False
+        if versions.remembers(since):
+            message = "An owner rolled the log back or restored it, so it lacks records that were appended."
+            hint = "Nothing is to be done: the log reads these records from the topics again. If the topics have lost"
+            hint += " them, the topics stop by name."
+            self._observe(TableRolledBack(place.name, message, hint))
+        then = positions.read(self._spark, place.name, fork)
+        self._mark = versions.mark
+        return replace(has, ends=then.ends, ids=then.ids), True
+
+    def _has_all_rows(self) -> bool:
+        """False if an owner rolled the log back since the last look. Otherwise `version` is the current version."""
+        place = self._place
+        versions = lineage.read(self._spark, place.name, place.table_format, self._mark)
+        if versions.fork(self._mark) is not None:
+            return False
+        self.version, self._mark = versions.current, versions.mark
+        return True
+
     def _start(self, writer: Any) -> StreamingQuery:
         name = self._place.name
         if name.startswith("delta.`"):
@@ -216,6 +259,8 @@ class LogJob:
                 after = _ends(query) or has.ends
                 found, has = self._compare(has, after)
                 if not ended and {topic: start.topic_id for topic, start in found.items()} != has.topics:
+                    return True
+                if not self._has_all_rows():
                     return True
             if not ended:
                 self._upkeep.look()

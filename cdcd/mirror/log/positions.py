@@ -4,8 +4,9 @@ The log itself is the truth. Spark's checkpoint saves the reading of it, and may
 starts at the offsets after the last ones of the log. Five kinds of rows are the log's own, and no record. They have no
 day:
 
-- `started`, with the mirror's name and the topics with their ids in `value`. `off` is the number of the set of topics.
-  Each set has a checkpoint of its own, because a checkpoint that is older than the log would give records twice.
+- `started`, with the mirror's name, the mark of the log's version, and the topics with their ids in `value`. `off` is
+  the number of the set of topics. Each set has a checkpoint of its own, because a checkpoint that is older than the log
+  would give records twice.
 - `stopped`, with a topic, its id and the reason. The topic is left out until the row is deleted.
 - `gap`, written together with `stopped`. It stays, because a table that is folded from the log lacks the lost records.
 - `table_stopped`, with the topic of a table that cannot be folded, since when, the reason, and the hint in `value`. The
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.adapters.kafka.topic_facts import TopicStart
@@ -73,6 +74,7 @@ class Positions:
         number: of the last set of topics; 0: none was started.
         topics: the last set of topics, with their ids.
         mirror: name of the mirror that started the last set; "": none was started.
+        mark: of the log's version when the last set was started (`lineage.py`); "": it had none.
         summary: of the newest row `positions`, but for `until`, which counts later records too.
         has_new: there are records later than those of the newest row `positions`.
         saved_at: time of the newest row `positions`, which each maintenance writes; None: there is none.
@@ -86,6 +88,7 @@ class Positions:
     number: int = 0
     topics: Mapping[str, str] = field(default_factory=dict)
     mirror: str = ""
+    mark: str = ""
     summary: Summary = field(default_factory=Summary)
     has_new: bool = False
     saved_at: datetime | None = None
@@ -93,9 +96,12 @@ class Positions:
     gaps: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(spark: SparkSession, name: str) -> Positions:
-    """Read the positions from the log `name`: its own rows, and the records since the newest row `positions`."""
-    log = spark.table(name)
+def read(spark: SparkSession, name: str, version: str = "") -> Positions:
+    """Read the positions from the log `name`: its own rows, and the records since the newest row `positions`.
+
+    `version`: of the log. "": the current version.
+    """
+    log = at_version(spark, name, version)
     own = log.filter("day IS NULL").select("kind", "topic", "off", "tbl", "ts", "reason", "value").collect()
     started = max((row for row in own if row["kind"] == "started"), key=lambda row: row["off"], default=None)
     saved = max((row for row in own if row["kind"] == "positions"), key=lambda row: row["off"], default=None)
@@ -146,12 +152,29 @@ def read(spark: SparkSession, name: str) -> Positions:
         number,
         topics,
         set_.get("mirror", ""),
+        set_.get("mark", ""),
         summary,
         has_new,
         None if saved is None else saved["ts"].astimezone(UTC),
         {row["topic"]: _table_stop(row) for row in own if row["kind"] == "table_stopped"},
         {row["topic"]: row["reason"] for row in own if row["kind"] == "gap"},
     )
+
+
+def at_version(spark: SparkSession, name: str, version: str) -> DataFrame:
+    """The log as of a version. "": as it is now."""
+    if not version:
+        return spark.table(name)
+    return spark.sql(f"SELECT * FROM {name} VERSION AS OF {int(version)}")  # noqa: S608 - the name is quoted
+
+
+def truncate_after_gap(spark: SparkSession, name: str, topic: str) -> int | None:
+    """The LSN of the first truncate record that was appended after the topic lost records. None: there is none."""
+    mine = spark.table(name).filter((sf.col("topic") == topic) & sf.col("kind").isin("gap", "truncate"))
+    gap = mine.agg(sf.max(sf.when(sf.col("kind") == "gap", sf.col("appended"))).alias("gap"))
+    later = mine.filter("kind = 'truncate'").crossJoin(gap).filter("appended > gap")
+    lsn: int | None = later.agg(sf.min("lsn").alias("lsn")).collect()[0]["lsn"]
+    return lsn
 
 
 def _table_stop(row: Row) -> Stop:
@@ -216,10 +239,10 @@ def starting(has: Positions, found: Mapping[str, TopicStart]) -> str:
 
 
 def note_started(
-    spark: SparkSession, place: LogPlace, number: int, mirror: str, topics: Mapping[str, str]
+    spark: SparkSession, place: LogPlace, number: int, mirror: str, topics: Mapping[str, str], mark: str
 ) -> None:
-    """Append the row that starts a set of topics."""
-    value = _json({"mirror": mirror, "topics": dict(sorted(topics.items()))})
+    """Append the row that starts a set of topics. `mark`: of the log's version before it."""
+    value = _json({"mirror": mirror, "topics": dict(sorted(topics.items())), "mark": mark})
     _append(spark, place, [{"kind": "started", "off": number, "value": value}])
 
 
@@ -277,11 +300,6 @@ def save(spark: SparkSession, place: LogPlace, has: Positions, summary: Summary)
 def let_go_on(name: str, topic: str) -> str:
     """Return the SQL statement after which the log reads a stopped topic again, from the topic's present records."""
     return f"DELETE FROM {name} WHERE day IS NULL AND kind = 'stopped' AND topic = '{topic}'"  # noqa: S608 - a person runs it
-
-
-def forget_gap(name: str, topic: str) -> str:
-    """Return the SQL statement after which a table of the topic is folded again. The table must be read again first."""
-    return f"DELETE FROM {name} WHERE day IS NULL AND kind = 'gap' AND topic = '{topic}'"  # noqa: S608 - a person runs it
 
 
 def _append(spark: SparkSession, place: LogPlace, rows: Sequence[Mapping[str, object]]) -> None:

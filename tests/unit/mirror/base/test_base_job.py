@@ -16,6 +16,7 @@ from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import job as log_job
+from cdcd.mirror.log import positions
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.stream.consistency import Covered
 from cdcd.mirror.stream.points import Point
@@ -130,6 +131,56 @@ def test_a_topic_that_stopped_in_the_log_stops_its_table(base: BaseJob, facts: l
     assert "deleted" in base.stopped["public.t"].message
 
 
+def test_a_table_that_lacks_lost_records_stops_until_it_is_read_again(
+    base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    base._log.gaps = {"t": "partition 0 begins at offset 5, and the log has it up to 1"}
+    monkeypatch.setattr(positions, "truncate_after_gap", lambda *_: None)
+    assert base._fold("t", 7) is None
+    (stopped,) = facts
+    assert isinstance(stopped, TableStopped)
+    assert "the log lacks changes of the table" in stopped.message
+    assert "cdcd tables resume public.t" in stopped.hint
+    # A truncate record and all rows followed at LSN 6.
+    begins: list[int] = []
+
+    def folded(_spark: Any, _format: Any, place: Place, *_: Any) -> Folded:
+        begins.append(place.log_begins)
+        return Folded(7)
+
+    monkeypatch.setattr(positions, "truncate_after_gap", lambda *_: 6)
+    monkeypatch.setattr(job, "fold", folded)
+    base._fold("t", 7)
+    assert (begins, base.stopped) == ([5], {})
+
+
+def test_a_fold_knows_which_changes_the_log_has_deleted(base: BaseJob, monkeypatch: pytest.MonkeyPatch):
+    begins: list[int] = []
+
+    def folded(_spark: Any, _format: Any, place: Place, *_: Any) -> Folded:
+        begins.append(place.log_begins)
+        return Folded(7)
+
+    base._log._upkeep.deleted = {"t": 5}
+    monkeypatch.setattr(job, "fold", folded)
+    base._fold("t", 7)
+    base._fold("u", 7)
+    assert begins == [5, 0]
+
+
+def test_retention_is_told_how_far_each_table_is_folded(base: BaseJob, monkeypatch: pytest.MonkeyPatch):
+    folded = {"lake.a": Position(5), "lake.b": None}
+
+    def version(_spark: Any, name: str) -> Any:
+        if name not in folded:
+            raise JavaError("no metadata")
+        return SimpleNamespace(position=folded[name])
+
+    monkeypatch.setattr(base._format, "version", version)
+    monkeypatch.setattr(base, "_described", lambda: ["a", "b", "broken", "other"])
+    assert base._folded(["a", "b", "broken", "schemas"]) == {"a": 5, "b": 0, "broken": 0}
+
+
 def test_a_table_that_is_set_aside_is_folded_up_to_there_and_stopped_by_name_until_it_comes_back(
     base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
@@ -202,38 +253,3 @@ def test_a_point_lists_the_versions_at_its_bound_and_names_tables_that_have_none
     # Another driver has folded `u` beyond the bound, and `events` has no key.
     assert listed == [(point, 0, ["public.events", "public.u"], {"t": 3, "v": 12})] * 2
     assert facts == [SetChanged(7, ("public.events", "public.u"))]
-
-
-def test_a_table_that_lacks_lost_records_stops_also_after_its_topic_goes_on(base: BaseJob, facts: list[Any]):
-    base._log.gaps = {"t": "partition 0 begins at offset 5, and the log has it up to 1"}
-    assert base._fold("t", 7) is None
-    (stopped,) = facts
-    assert isinstance(stopped, TableStopped)
-    assert "the log lacks changes of the table" in stopped.message
-
-
-def test_a_fold_knows_which_changes_the_log_has_deleted(base: BaseJob, monkeypatch: pytest.MonkeyPatch):
-    begins: list[int] = []
-
-    def folded(_spark: Any, _format: Any, place: Place, *_: Any) -> Folded:
-        begins.append(place.log_begins)
-        return Folded(7)
-
-    base._log._upkeep.deleted = {"t": 5}
-    monkeypatch.setattr(job, "fold", folded)
-    base._fold("t", 7)
-    base._fold("u", 7)
-    assert begins == [5, 0]
-
-
-def test_retention_is_told_how_far_each_table_is_folded(base: BaseJob, monkeypatch: pytest.MonkeyPatch):
-    positions = {"lake.a": Position(5), "lake.b": None}
-
-    def version(_spark: Any, name: str) -> Any:
-        if name not in positions:
-            raise JavaError("no metadata")
-        return SimpleNamespace(position=positions[name])
-
-    monkeypatch.setattr(base._format, "version", version)
-    monkeypatch.setattr(base, "_described", lambda: ["a", "b", "broken", "other"])
-    assert base._folded(["a", "b", "broken", "schemas"]) == {"a": 5, "b": 0, "broken": 0}
