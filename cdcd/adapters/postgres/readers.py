@@ -89,11 +89,6 @@ class Readers:
         return self.main if place is None else self.others[place]
 
 
-def one_role(dsn: Dsn) -> Readers:
-    """Return the readers of a pipeline whose own role reads all tables."""
-    return Readers(Access(None, dsn.get("user"), (), lambda: dsn))
-
-
 def as_role(main: Dsn, user: str, password: str | None, password_command: tuple[str, ...]) -> Dsn:
     """Return the DSN of another role on the server and database of `main`, without the password of `main`."""
     kept = tuple((name, value) for name, value in main.parameters if name not in _OF_THE_ROLE)

@@ -222,18 +222,6 @@ class Session:
         """
         return await self._run(lambda: self.pgconn.send_query(command), bytes_max)
 
-    async def run_with(
-        self, command: bytes, values: list[bytes], type_oids: list[int], *, binary: bool
-    ) -> Outcome:
-        """Run one command with parameters, which are all in binary form or all in text form."""
-        formats = [int(binary)] * len(values)
-        return await self._run(
-            lambda: self.pgconn.send_query_params(
-                command, values, param_types=type_oids, param_formats=formats
-            ),
-            0,
-        )
-
     async def run_in_one_trip(self, commands: Sequence[bytes], described: bytes) -> Outcome:
         """Run commands and describe a query in one round trip, by libpq's pipeline mode. The server runs no step after
         one that failed.

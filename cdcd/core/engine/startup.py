@@ -326,7 +326,7 @@ class Start:
         self._money_digits = DIGITS_OF_C
         self._server_version = 0
         self._options: Options | None = None
-        self._two_phase = False
+        self._two_phase = settings.stream.two_phase
         self.positions = Positions(
             accept_gap=gap.is_accepted,
             when_needed=self._mode == WHEN_NEEDED,
@@ -390,19 +390,18 @@ class Start:
         self._server_version = yield ConnectStream()
 
     def choose_options(self) -> Step:
-        self._two_phase = self.settings.stream.two_phase
-        self._options = self._options_for(two_phase=self._two_phase)
+        self._options = self._options_now()
         if self._options.streaming is not StreamingMode.OFF:
             yield StreamEarly()
 
-    def _options_for(self, *, two_phase: bool) -> Options:
+    def _options_now(self) -> Options:
         settings = self.settings
         return start_options(
             self._server_version,
             settings.stream.protocol,
             [settings.stream.publication],
             streaming="off" if self._former.unstreamed_until else settings.stream.streaming,
-            two_phase=two_phase,
+            two_phase=self._two_phase,
             messages=settings.messages,
             origin=settings.stream.origin,
             binary=self._former.binary,
@@ -519,16 +518,15 @@ class Start:
 
     def _settle_two_phase(self, slot: SlotSeen) -> Step:
         """Take two_phase away from a slot that has it against the configuration, if the server can do that."""
-        two_phase = self.settings.stream.two_phase
-        if slot.two_phase and not two_phase:
-            two_phase = self._server_version < ALTER_TWO_PHASE_SINCE
-            if two_phase:
-                self._observe(TwoPhaseKept(slot=self.settings.stream.slot))
-            else:
-                yield EndTwoPhase()
-                self._observe(TwoPhaseEnded(slot=self.settings.stream.slot))
-        self._two_phase = two_phase
-        self._options = self._options_for(two_phase=two_phase)
+        if not slot.two_phase or self._two_phase:
+            return
+        if self._server_version < ALTER_TWO_PHASE_SINCE:
+            self._two_phase = True
+            self._options = self._options_now()
+            self._observe(TwoPhaseKept(slot=self.settings.stream.slot))
+        else:
+            yield EndTwoPhase()
+            self._observe(TwoPhaseEnded(slot=self.settings.stream.slot))
 
     def import_snapshot(self) -> Step:
         if self._snapshot is None:

@@ -258,9 +258,9 @@ class LogJob:
                 due = time.monotonic() + max(self._settings.interval_s, _POLL_S)
                 after = _ends(query) or has.ends
                 found, has = self._compare(has, after)
-                if not ended and {topic: start.topic_id for topic, start in found.items()} != has.topics:
-                    return True
-                if not self._has_all_rows():
+                topics = {topic: start.topic_id for topic, start in found.items()}
+                # The end of a run with `once` is followed by the maintenance, after which `run` checks the rows.
+                if not ended and (topics != has.topics or not self._has_all_rows()):
                     return True
             if not ended:
                 self._upkeep.look()

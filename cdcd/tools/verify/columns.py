@@ -15,7 +15,6 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from cdcd.adapters.kafka.bounded_reading import BoundedReader
 from cdcd.adapters.kafka.client import Properties
@@ -49,14 +48,6 @@ class ConversionPlan:
     doubtful: frozenset[int]
     labels: tuple[Mapping[bytes, bytes], ...]
     same: bool
-
-
-class Difference(NamedTuple):
-    """A column with different values, each packed."""
-
-    column: int
-    source: bytes
-    topics: bytes
 
 
 class Columns:

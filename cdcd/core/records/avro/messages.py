@@ -72,10 +72,15 @@ class AvroMessages(MessageValues):
         out.write(text("m") + optional(number(now_us // 1000)))
         self._source.write_source(message.lsn, serial, out)
         out.write(_EMPTY)
-        out.write(optional(text(message.prefix)))
-        out.append(_SOME)
-        write_bytes(data, out)
+        write_content(message, data, out)
         return out.getvalue(), None
+
+
+def write_content(message: LogicalMessage, data: bytes, out: BytesWriter) -> None:
+    """Write the prefix and the content `data` of a message, which are optional fields in Avro."""
+    out.write(optional(text(message.prefix)))
+    out.append(_SOME)
+    write_bytes(data, out)
 
 
 def heartbeat_value(now_us: int) -> bytes:

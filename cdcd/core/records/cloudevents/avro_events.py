@@ -13,8 +13,7 @@ from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.encoder import AVRO_ENCODING, BinaryEvents, RegistryFormat
 from cdcd.core.records.avro.form import AVRO
-from cdcd.core.records.avro.messages import MessageValues
-from cdcd.core.records.avro.writing import optional, text, write_bytes
+from cdcd.core.records.avro.messages import MessageValues, write_content
 from cdcd.core.records.cloudevents.attributes import MESSAGE, EventForm, Events
 from cdcd.core.records.cloudevents.json_events import json_events_format
 from cdcd.core.records.cloudevents.tables import EventTables, content_type, message_schema
@@ -27,8 +26,6 @@ from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.format import Current, Format
 
 _MESSAGE_OP: Final = "m"
-_SOME: Final = 2
-"""A value that may be null is there."""
 
 
 class AvroEventMessages(MessageValues):
@@ -55,9 +52,7 @@ class AvroEventMessages(MessageValues):
         """See `MessageValues`."""
         buffer = BytesWriter()
         buffer.write(self._form.head(schema_id))
-        buffer.write(optional(text(message.prefix)))
-        buffer.append(_SOME)
-        write_bytes(data, buffer)
+        write_content(message, data, buffer)
         self._events.data_schema = f"{self._registry.registry}/schemas/ids/{schema_id}".encode()
         self._events.renew(facts)
         value, headers = self._events.make(
