@@ -101,7 +101,7 @@ class Step:
         # The size falls at the end, because finished folders are moved away.
         self.most = max(self.most, self._bytes() - self.before)
         megabytes = self.most // 1_000_000
-        # The size is approximate, and nothing grows while pip installs what it has downloaded.
+        # The expected size is approximate, and the folder does not grow while pip installs the downloaded packages.
         if megabytes < 0.9 * self.megabytes:
             return f"{self.name} {megabytes} of {self.megabytes} MB"
         return f"{self.name} {self.megabytes} MB, installing"

@@ -21,7 +21,7 @@ from cdcd.config.types import Section
 
 
 def reread(config: Config) -> Config:
-    """`config` with what its files hold now. One that is unreadable, being replaced perhaps, keeps what it gave."""
+    """Return `config` with the present secrets of its files. If a file cannot be read, its former secret stays."""
     postgres, kafka = config.postgres, config.kafka
     secrets = {
         name: SecretStr(text)

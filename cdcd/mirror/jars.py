@@ -143,11 +143,11 @@ def coordinates(parts: Iterable[str]) -> list[str]:
 
 
 def jars(parts: Iterable[str]) -> list[Path]:
-    """The jars of `parts` on this machine, fetched into `$CDCD_CACHE/spark-jars`, else `~/.cache/cdcd/spark-jars`.
+    """Return the jars of `parts`, which are downloaded into `$CDCD_CACHE/spark-jars`, else `~/.cache/cdcd/spark-jars`.
 
     Raises:
-        TransientError: Maven's central repository does not have or give one of them.
-        ConfigError: what came is not what was pinned, or no jars are pinned for the Spark that is installed.
+        TransientError: Maven's central repository does not have a jar, or did not send it.
+        ConfigError: the checksum of a jar differs from the pinned one, or no jars are pinned for the installed Spark.
     """
     cache = os.environ.get("CDCD_CACHE")
     folder = (Path(cache) if cache else Path.home() / ".cache" / "cdcd") / "spark-jars"

@@ -25,7 +25,8 @@ METADATA_BYTES_MAX: Final = 4 * 1024 * 1024
 21 MB, a commit took 10 to 20 seconds."""
 
 LATE: Final = timedelta(hours=1)
-"""Age of a change in the log from which its table is reported as late. Folds are at most minutes apart."""
+"""A table is reported as late if it has not folded a change that has been in the log for this time. Folds are at most
+minutes apart."""
 
 _ORDER: Final[Mapping[Level, int]] = {"error": 0, "warning": 1, "ok": 2}
 _MARKS: Final[Mapping[Level, str]] = {"error": "!", "warning": "?", "ok": " "}
@@ -98,7 +99,7 @@ class TargetStatus:
 
     @property
     def is_worn(self) -> bool:
-        """Each commit takes long, because it writes so much metadata again."""
+        """True if the table's metadata is so large that each commit, which writes all of it, takes long."""
         return self.metadata_bytes is not None and self.metadata_bytes > METADATA_BYTES_MAX
 
     def is_late(self, now: datetime) -> bool:
@@ -220,7 +221,7 @@ class LogStatus:
 
     @property
     def is_worn(self) -> bool:
-        """Each commit takes long, because it writes so much metadata again."""
+        """True if the table's metadata is so large that each commit, which writes all of it, takes long."""
         return self.metadata_bytes is not None and self.metadata_bytes > METADATA_BYTES_MAX
 
     def to_json(self, now: datetime) -> dict[str, Any]:

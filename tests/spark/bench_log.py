@@ -80,7 +80,7 @@ def _seconds(spark: SparkSession, name: str, java: int) -> str:
 
 
 def run(folder: str, servers: str, options: Any) -> None:
-    """Append for a while, and print what it took."""
+    """Append records for `options.seconds`, and print the time and CPU of the batches."""
     is_delta = options.format == DELTA
     spark = session(
         (options.format,), conf={**catalog_conf(options.format, "lake", f"{folder}/lake"), **CONSUMERS}

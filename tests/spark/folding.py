@@ -69,7 +69,7 @@ class Folds:
         return self.spark.table(self.name(table))
 
     def different(self, *tables: str) -> list[str]:
-        """The verdicts on those of the tables that differ from the source."""
+        """Return the verdicts of the tables that differ from the source."""
         named = [f"public.{table}" for table in tables]
         verdicts = compare(self._source.dsn, self.spark, self.target, named)
         return [str(verdict) for verdict in verdicts if not verdict.equal]

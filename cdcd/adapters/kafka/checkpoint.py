@@ -263,7 +263,7 @@ TRANSACTION_MS: Final = 60_000
 
 
 Change = Callable[[Checkpoint | None], Checkpoint]
-"""From the newest checkpoint, None if there is none, to the one that is written."""
+"""Returns the checkpoint to write. The argument is the newest checkpoint; None: the topic has no checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

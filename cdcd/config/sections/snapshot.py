@@ -11,8 +11,9 @@ from cdcd.core.snapshot.reading import ROWS
 from cdcd.core.snapshot.signals import NAME_MAX
 
 TABLES_AHEAD: Final = 32
-"""Tables that are looked up beside those that are read. A new table takes some 20 round trips and waits for the stream
-twice, so that four at a time would take minutes for 2,000 tables. Each costs some 100 bytes of the checkpoint."""
+"""Number of tables that are looked up while other tables are read. A new table takes some 20 round trips and waits for
+the stream twice, so four tables at a time would take minutes for 2,000 tables. Each table takes some 100 bytes of the
+checkpoint."""
 
 TOKEN_LENGTH_MIN: Final = 16
 """Characters: fewer can be guessed, since anybody may try."""

@@ -63,7 +63,7 @@ class SessionStart:
 
 def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
     """Return the engine of a session. The caller must call `close` of its assembler."""
-    # Otherwise a start has refused rules that do not fit, and those that fit no more have no answer.
+    # If tables are not set aside, only the start refuses rules that do not fit their table.
     refuses = start.settings.sets_aside
     encoder = shaped(
         record_stream(start.encoding, start.binary, observe),

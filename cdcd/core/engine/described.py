@@ -91,8 +91,9 @@ class DescribedRelations:
         self._present: dict[int, tuple[str, ...]] = {}
         """Topics of each relation by its last description. The keys are oids."""
         self._formers: dict[str, dict[int, int]] = {}
-        """Former relations of each topic, which were renamed or replaced. For each relation: the commit LSN from which
-        on the relation has no records in the topic. Earlier records may still wait for Kafka."""
+        """By topic, the oids of relations that had the topic before they were renamed or replaced. The value of an oid
+        is the commit LSN from which on the relation has no records in the topic. Earlier records may still wait for
+        Kafka."""
 
     def opened(self, commit_lsn: int) -> None:
         """Note that the events of a transaction follow, together with descriptions of their relations."""

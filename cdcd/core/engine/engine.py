@@ -656,7 +656,7 @@ class Engine:
         return self._name_of(oid) if fate is None or not fate.name else fate.name
 
     def _between(self, now: float) -> None:
-        """Between two transactions: let tables come back, and let go those that were dropped."""
+        """Bring tables back between two transactions, and remove dropped tables from the tables that are set aside."""
         if not self._streams or self.queue.position.events_done:
             # A session that goes on inside of a transaction finishes this transaction first.
             return

@@ -192,9 +192,9 @@ class Questions:
         return None if found is None else self._ask(self._incremental.answered, *found)
 
     def next_topics(self) -> EnsureTopics | None:
-        """Return the topics that are needed, or topics of the tables that are read next; None if there are none.
+        """Return the topics that must exist now, and topics of tables that are read later. None: no topic is missing.
 
-        While the first tables are read, the topics of the next ones are created.
+        The topics of later tables are created while earlier tables are read.
         """
         wanted = self._topics.wanted()
         ahead = self._next_ahead()

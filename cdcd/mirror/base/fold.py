@@ -110,7 +110,7 @@ class PartOfForm:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a fold reads of the log.
+    """The part of the log that a fold reads.
 
     Attributes:
         lower: the part has changes that committed after it.
@@ -237,7 +237,7 @@ class _Folding:
         mine = [each for each in parts if not is_other(found[each.schema_id].schema, newest.schema)]
         self._check_relation(parts, mine, has, newest)
         mine.sort(key=lambda each: each.last)
-        # No row from before the truncate stays, so that its form does not matter. Nor does that of the truncate.
+        # No row from before the truncate stays. So the forms of these rows, and of the truncate, do not matter.
         forms = [found[each.schema_id] for each in mine if (each.first, each.last) != (part.cut, part.cut)]
         path = Path(None if part.cut else has, forms or [newest])
         topic = {TOPIC_ID: min(topic_ids)} if topic_ids else {}
@@ -255,7 +255,7 @@ class _Folding:
         return self._statement(there.pin, position, path, part, whole=whole)
 
     def _part(self, position: Position, *, whole: bool) -> "Part":
-        """What the fold has to read. SinkError: the log does not have all of it."""
+        """Return the part of the log that the fold must read. SinkError: the log lacks some of its changes."""
         place = self._place
         if position.reached > self._bound:
             raise OvertakenError(

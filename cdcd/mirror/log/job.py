@@ -352,7 +352,7 @@ class LogJob:
 
 
 def _figures() -> list[Column]:
-    """What is counted of each batch."""
+    """Return the figures that Spark counts for each batch."""
     return [
         sf.count("*").alias("records"),
         sf.count_if(sf.col("kind").isin("change", "truncate")).alias("changes"),

@@ -46,7 +46,7 @@ Ends = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a row `positions` sums up.
+    """Summary of the log up to a row `positions`.
 
     Attributes:
         number: of the row; 0: there is none.

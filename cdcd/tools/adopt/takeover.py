@@ -56,16 +56,16 @@ class WrittenEvent:
 
 @dataclass(frozen=True, slots=True)
 class Twice:
-    """What is in the topics already, and comes again.
+    """Events that are in the topics already, and that the slot sends again.
 
     Attributes:
-        events: so many events.
-        transactions: so many transactions have events among them.
-        first, last: where the first and the last of them end; None: there are none.
-        partly: where the last of them ends, if the topics have only a part of it.
-        pending: events of all transactions that the slot sends: no more can come twice.
-        is_complete: False: the slot has more transactions than were looked at, so it may be more.
-        is_readable: False: the topics have records that cannot be read, so that `events` is none.
+        events: number of these events.
+        transactions: number of transactions that have such events.
+        first, last: LSNs at which the first and the last of these transactions end; None: there is no such transaction.
+        partly: LSN at which the last of these transactions ends, if the topics have only a part of it.
+        pending: number of events of all transactions that the slot sends. At most these events come twice.
+        is_complete: False: the slot has more transactions than were read, so more events may come twice.
+        is_readable: False: the topics have records that cannot be read, so that `events` is None.
     """
 
     events: int

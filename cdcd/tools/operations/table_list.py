@@ -78,7 +78,7 @@ def tables_object(status: PipelineStatus) -> dict[str, Any]:
 
 
 def table_lines(status: PipelineStatus, width: int = 0, *, all_tables: bool = False) -> Iterator[str]:
-    """Return the table_lines for people. `width`: columns of the screen; 0: those of this terminal."""
+    """Return the list of tables as lines for people. `width`: columns of the screen; 0: the width of this terminal."""
     width = width or shutil.get_terminal_size().columns
     for problem in _problems(status):
         yield f"{problem.level.upper()} {problem.code}"

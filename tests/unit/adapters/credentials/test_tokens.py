@@ -179,7 +179,7 @@ def test_without_a_provider_librdkafka_is_left_alone():
 def test_a_library_that_is_missing_is_named_with_its_extra(
     oauth: str, module: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ):
-    # What Python itself does with a module that is None here: an ImportError.
+    # Python raises an ImportError for a module that is None in `sys.modules`.
     monkeypatch.setitem(sys.modules, module, None)
     _, tokens = access(parse_config(config(oauth), {}).kafka)
     assert tokens is not None

@@ -593,7 +593,7 @@ def test_topics_of_the_tables_that_are_read_next_are_made_with_that_of_the_first
     assert (first.topics, len(first.ahead)) == (("p.public.t1",), TOPICS_AHEAD)
     assert first.ahead[0] == "p.public.t1"
     daemon.carry_out(first)
-    # AND those of the tables behind them are made while these are read
+    # AND the topics of the remaining tables are created while the first tables are read
     second = daemon.until(EnsureTopics)
     rest = tuple(f"p.public.t{oid}" for oid in list(published)[TOPICS_AHEAD:])
     assert (second.topics, second.ahead) == (("p.public.t2",), rest)

@@ -22,5 +22,5 @@ def test_a_session_begins_to_flush_no_further_than_slot_or_checkpoint_say(
 ):
     start = Checkpoint("1", 1, "", Position(90, 130), in_checkpoint)
     assert first_flush(told, start, confirmed, two_phase=False) == expected
-    # A PREPARE behind the slot's own position may be sent once, whatever this process was told before.
+    # PostgreSQL may send a PREPARE behind the slot's position only once, so no later position counts.
     assert first_flush(told, start, confirmed, two_phase=True) == confirmed
