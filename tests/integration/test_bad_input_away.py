@@ -155,6 +155,8 @@ def test_a_server_that_shuts_down_is_not_kept_waiting_for_kafka(
     one = trial(server.dsn(), kafka.bootstrap_servers)
     one.configure(postgres={"shutdown_grace_s": 1})
     deliver_one(one)
+    # A reader sees a record before the daemon has the answer to its commit, and a batch waits for that answer.
+    one.daemon.await_metric("cdcd_caught_up", bool)
     kafka.pause()
     before = one.insert(2)
     one.daemon.await_metric("cdcd_sent_lsn", lambda lsn: lsn > before)
@@ -208,6 +210,8 @@ def test_it_stops_in_time_and_at_once_when_told_twice_although_kafka_stands_stil
 ):
     one = trial(database.dsn(), kafka.bootstrap_servers, shutdown_timeout_s=3)
     deliver_one(one)
+    # A reader sees a record before the daemon has the answer to its commit, and a batch waits for that answer.
+    one.daemon.await_metric("cdcd_caught_up", bool)
     kafka.pause()
     before = one.insert(2)
     one.daemon.await_metric("cdcd_sent_lsn", lambda lsn: lsn > before)
