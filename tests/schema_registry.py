@@ -20,10 +20,13 @@ class SchemaRegistry:
 
     Attributes:
         refusing: subjects whose schemas are refused as incompatible.
+        failing: subjects for which requests are answered with HTTP 500.
+        is_down: all requests are answered with HTTP 500.
         login: the Authorization header that requests need; None: none.
         is_apicurio: a subject without a schema has no compatibility that could be set.
         kinds: the kinds of schemas that are taken.
         asked: every request so far, as method and path.
+        arrived: released by each request.
     """
 
     def __init__(self) -> None:
@@ -31,6 +34,9 @@ class SchemaRegistry:
         self.schemas: dict[int, str] = {}
         self.compatibility: dict[str, str] = {}
         self.refusing: set[str] = set()
+        self.failing: set[str] = set()
+        self.is_down = False
+        self.arrived = threading.Semaphore(0)
         self.login: str | None = None
         self.mode = "READWRITE"
         self.kinds = ["JSON", "PROTOBUF", "AVRO"]
@@ -78,6 +84,7 @@ class SchemaRegistry:
     def serve(self, request: BaseHTTPRequestHandler) -> None:
         """Answer one request."""
         self.asked.append(f"{request.command} {request.path}")
+        self.arrived.release()
         size = int(request.headers.get("Content-Length") or 0)
         body = json.loads(request.rfile.read(size) or b"null")
         if self.login is not None and request.headers.get("Authorization") != self.login:
@@ -93,6 +100,10 @@ class SchemaRegistry:
 
     def _answer(self, method: str, path: list[str], body: Any) -> tuple[int, Any]:
         match method, path:
+            case _ if self.is_down:
+                return 500, {"error_code": 50001, "message": "Error in the backend data store"}
+            case _, ["subjects" | "config", subject, *_] if unquote(subject) in self.failing:
+                return 500, {"error_code": 50001, "message": "Error in the backend data store"}
             case "GET", ["subjects"]:
                 return 200, sorted(self.subjects)
             case "GET", ["schemas", "types"]:

@@ -182,6 +182,19 @@ class SchemaIdsForgotten(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class SubjectUnanswered(Fact):
+    """The schema registry gives no answer for this subject, but answers other requests. The stream waits. After
+    `patience_s` seconds without an answer, the subject's table is set aside, and the stream goes on.
+    """
+
+    event: ClassVar[str] = "registry.unanswered"
+    level: ClassVar[Level] = "warning"
+    subject: str
+    message: str
+    patience_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class PostgresUnreachable(Fact):
     """PostgreSQL does not answer. Nothing is lost: the slot keeps the WAL from `flushed_lsn` on, and cdcd connects
     again by itself. `records` (`bytes`) were waiting for Kafka. Those that Kafka does not get now come again.

@@ -250,6 +250,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "aside_fault_counted_twice": _in_engine(TABLE_FAULTS, ingest=aside.CountsTheFaultTwice),
         "aside_rest_lost": _in_engine(TABLE_FAULTS, ingest=aside.LosesWhatFollows),
         "aside_held_step_lost": _in_engine(TABLE_FAULTS, ingest=aside.SetsTheHeldStepFree),
+        "aside_request_refused_whole": _in_engine(TABLE_FAULTS, fates=aside.RefusesTheRequestWhole),
         "aside_read_on": _in_engine(TABLE_FAULTS, incremental=aside.ReadsOn),
         "aside_since_the_fault": _in_engine(TABLE_FAULTS, fates=aside.StaysAtItsFault),
         "aside_back_without_a_name": _in_engine(TABLE_FAULTS, fates=aside.ComesBackWithoutAName),

@@ -89,6 +89,14 @@ class SetsTheHeldStepFree(Ingest):
         return super().leave(oid)
 
 
+class RefusesTheRequestWhole(Fates):
+    """A request to bring several tables back is refused if one of them is back already."""
+
+    def names(self, wanted: Collection[str]) -> dict[str, int]:
+        found = super().names(wanted)
+        return found if len(found) == len(wanted) else {}
+
+
 class ReadsOn(Incremental):
     """The rows of a table that is set aside are read and sent."""
 

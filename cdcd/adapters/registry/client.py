@@ -8,7 +8,8 @@ not answer.
 
 The rule: the registry is never asked for a schema whose id is known. So while the registry does not answer, tables
 with known schemas are delivered, even after a restart. Only a new schema waits, and everything behind it in the
-stream.
+stream. If the registry answers other requests, but for a while none for one schema, this schema counts as refused, so
+that it holds up its own table only.
 """
 
 import asyncio
@@ -32,16 +33,25 @@ from cdcd.config.sections.registry import RegistryConfig
 from cdcd.core.engine.reachability import Reachability
 from cdcd.core.errors import CdcdError, ConfigError, RegistryUnavailableError, SinkError, TransientError
 from cdcd.core.facts import Observer
-from cdcd.core.facts_operation import SchemaIdsForgotten, SchemaRegistered
+from cdcd.core.facts_operation import SchemaIdsForgotten, SchemaRegistered, SubjectUnanswered
 from cdcd.core.records.schema_registrations import SchemaIds, SchemaUse
 
 CONTENT: Final = "application/vnd.schemaregistry.v1+json"
 ANSWER_BYTES_MAX: Final = 8 << 20
+PATIENCE_S: Final = 30.0
+"""Seconds for which a registry that answers other requests may leave a schema without an answer, because the election
+of a registry's leader takes some of them. Then the schema counts as refused."""
+
 SAID_LENGTH_MAX: Final = 500
 """Maximum characters of the registry's message in an error."""
 
 _LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses after which a repeated request may succeed."""
+
+_AFTER: Final = (
+    "A table that is set aside then comes back by itself. If cdcd has ended (tables.on_error: stop), start it again; the "
+    "slot keeps the changes."
+)
 
 _NOT_THERE: Final = 404
 _CONFLICT: Final = 409
@@ -90,6 +100,16 @@ class Registry:
                 hint="Check that registry.url is the URL of a schema registry with Confluent's API.",
             )
         return schema_id
+
+    def answers(self) -> bool:
+        """Return True if the registry answers a request that concerns no subject."""
+        try:
+            self._ask("GET", "/schemas/types")
+        except _RefusedError:
+            return True
+        except RegistryUnavailableError:
+            return False
+        return True
 
     def has(self, schema_id: int) -> bool:
         """Return True if the registry has a schema with this id."""
@@ -252,20 +272,20 @@ def _refusal(
     elif refused.status == _CONFLICT:
         hint = (
             f"The table's new form does not fit the compatibility of subject {subject}. Allow it (PUT {url}/config/"
-            f'{subject} with {{"compatibility": "NONE"}}, or registry.compatibility: NONE), then start cdcd again. '
-            "Nothing is lost, because the slot keeps the changes."
+            f'{subject} with {{"compatibility": "NONE"}}, or registry.compatibility: NONE). '
+            f"{_AFTER}"
         )
     elif refused.status == _UNPROCESSABLE:
         hint = (
             f"If the registry takes no schemas of {kind} (GET {url}/schemas/types), use a registry that takes {kind}, "
             f"or another format.value. If it takes no new schemas (GET {url}/mode), PUT {url}/mode with "
             '{"mode": "READWRITE"}, or register the schemas by another way and set registry.register_schemas: false. '
-            "Then start cdcd again."
+            f"{_AFTER}"
         )
     elif refused.status == _NOT_THERE and subject and not registers:
         hint = (
-            f"Register the table's schema under subject {subject}, or set registry.register_schemas: true, then "
-            "start cdcd again."
+            f"Register the table's schema under subject {subject}, or set registry.register_schemas: true. "
+            f"{_AFTER}"
         )
     else:
         hint = "Check that registry.url is the URL of a schema registry with Confluent's API, and what its log says."
@@ -280,12 +300,23 @@ class Registrar:
     Raises ConfigError if a certificate of the configuration cannot be used.
     """
 
-    def __init__(self, config: Config, ids: SchemaIds, reach: Reachability, observe: Observer) -> None:
+    def __init__(
+        self,
+        config: Config,
+        ids: SchemaIds,
+        reach: Reachability,
+        observe: Observer,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self._registry = Registry(config)
         self._ids = ids
         self._reach = reach
         self._observe = observe
         self._retry = config.kafka.retry.delays
+        self._patience_s = patience_s
+        self._unanswered: dict[SchemaUse, float] = {}
+        """Schemas without an answer from a registry that answers other requests, and since when, in monotonic seconds.
+        A schema that was refused stays here, so that the next attempt holds up the stream for one request only."""
 
     async def verify(self) -> None:
         """Remove ids that the registry no longer has. An unreachable registry is not awaited.
@@ -309,27 +340,48 @@ class Registrar:
         """Register these schemas. Waits as long as the registry is unreachable.
 
         Returns:
-            The schemas that the registry refuses, each with the reason.
+            The schemas that the registry refuses, or to which it gives no answer while it answers other requests, each
+            with the reason.
         """
         refused: dict[SchemaUse, CdcdError] = {}
         backoff = self._retry.backoff()
-        for use in uses:
-            while self._ids.get(use) is None and use not in refused:
+        while waiting := [use for use in uses if self._ids.get(use) is None and use not in refused]:
+            for use in waiting:
                 asked_at = time.monotonic()
                 try:
                     schema_id = await asyncio.to_thread(self._registry.register, use)
                 except RegistryUnavailableError as error:
                     now = time.monotonic()
-                    self._reach.failed(
-                        "registry", error, asked_at=asked_at, patience_s=now - asked_at, now=now
-                    )
-                    await asyncio.sleep(backoff.next(random.random()))  # noqa: S311  spreads attempts, guards nothing
-                    continue
+                    if not await asyncio.to_thread(self._registry.answers):
+                        # All schemas wait for the registry, so no schema is at fault.
+                        self._unanswered.clear()
+                        self._reach.failed(
+                            "registry", error, asked_at=asked_at, patience_s=now - asked_at, now=now
+                        )
+                        break
+                    self._reach.answered("registry", time.monotonic())
+                    if use not in self._unanswered:
+                        self._unanswered[use] = asked_at
+                        self._observe(SubjectUnanswered(use.subject, error.message, self._patience_s))
+                    if now - self._unanswered[use] >= self._patience_s:
+                        refused[use] = _unanswered(error, use.subject)
                 except SinkError as error:
+                    self._unanswered.pop(use, None)
                     refused[use] = error
-                    continue
-                self._ids.put(use, schema_id)
-                self._reach.answered("registry", time.monotonic())
-                self._observe(SchemaRegistered(subject=use.subject, id=schema_id))
+                else:
+                    self._unanswered.pop(use, None)
+                    self._ids.put(use, schema_id)
+                    self._reach.answered("registry", time.monotonic())
+                    self._observe(SchemaRegistered(subject=use.subject, id=schema_id))
+            if any(self._ids.get(use) is None and use not in refused for use in waiting):
+                await asyncio.sleep(backoff.next(random.random()))  # noqa: S311  spreads attempts, guards nothing
         self._reach.answered("registry", time.monotonic())
         return refused
+
+
+def _unanswered(error: RegistryUnavailableError, subject: str) -> RegistryUnavailableError:
+    return RegistryUnavailableError(
+        f"{error.message}. It gives no answer for subject {subject}, but answers other requests",
+        hint=f"See the registry's log for subject {subject}, and repair or delete the subject. The table comes back by "
+        "itself.",
+    )

@@ -24,7 +24,8 @@ class RegistryConfig(Section):
     )
     register_schemas: bool = Field(
         True,
-        description="false: cdcd registers nothing, and stops at a schema that the registry does not have.",
+        description="false: cdcd registers nothing, and a table with a schema that the registry does not have is set "
+        "aside (tables.on_error).",
     )
     compatibility: (
         Literal[
@@ -41,7 +42,7 @@ class RegistryConfig(Section):
         None,
         description="The compatibility that cdcd sets for each subject before it registers a schema there. null: that "
         "of the registry. With another one than NONE, the registry may refuse a table's change, such as a column's "
-        "new type; cdcd then stops and names the subject.",
+        "new type; cdcd then sets the table aside (tables.on_error) and names the subject.",
     )
     user: Text | None = Field(None, description="User of HTTP's basic authentication. It needs a password.")
     password: SecretStr | None = Field(None, description="Password of the user.")

@@ -58,7 +58,9 @@ class TablesConfig(Section):
         "set_aside",
         description="Reaction to a fault of one table: its topic is refused, a record is too large, a "
         "rule cannot be followed, its rows cannot be read. set_aside: its changes have no records from then on, all "
-        "other tables continue, and the table comes back by `cdcd tables resume` or by itself. stop: cdcd ends.",
+        "other tables continue, and the table comes back by `cdcd tables resume` or by itself. stop: cdcd ends. With "
+        "outbox.messages, a refused topic of the outbox ends cdcd in both cases, because its events belong to no "
+        "table.",
     )
 
     @property

@@ -625,25 +625,30 @@ class Engine:
             self.fates.describe(relation)
         self._questions.leave(oid, reason)
 
-    def _stop_tables(self, names: Collection[str]) -> str:
-        """Set these tables aside on request, between two transactions. Returns why that cannot be; "": it is done."""
+    def _stop_tables(self, names: Collection[str]) -> dict[str, str]:
+        """Set these tables aside on request, between two transactions. Returns the reason for each table that cannot
+        be set aside.
+        """
         by_name = {name: oid for oid, name in self._tables.oids().items()}
-        unknown = [name for name in names if name not in by_name]
-        if unknown:
-            return f"{unknown[0]} is no published table"
         for name in names:
-            self._set_aside(by_name[name], name, REQUEST, ConfigError("The table was stopped on request."))
-        return ""
+            if name in by_name:
+                self._set_aside(
+                    by_name[name], name, REQUEST, ConfigError("The table was stopped on request.")
+                )
+        return {name: f"{name} is no published table" for name in names if name not in by_name}
 
-    def _resume_tables(self, names: Collection[str]) -> str:
-        """Let these tables come back. Returns why that cannot be; "": they do."""
+    def _resume_tables(self, names: Collection[str]) -> dict[str, str]:
+        """Let these tables come back. Returns the reason for each table that cannot come back."""
         found = self.fates.names(names)
-        unknown = [name for name in names if name not in found]
-        if unknown:
-            present = self.fates.renamed(unknown[0])
-            return f"{unknown[0]} is not set aside" + (f", it was renamed to {present}" if present else "")
         self.fates.ask(tuple(found.values()))
-        return ""
+        refused = {}
+        for name in names:
+            if name not in found:
+                present = self.fates.renamed(name)
+                refused[name] = f"{name} is not set aside" + (
+                    f", it was renamed to {present}" if present else ""
+                )
+        return refused
 
     def _aside_records(
         self, before: tuple[AsideTable, ...], after: tuple[AsideTable, ...], lsn: int

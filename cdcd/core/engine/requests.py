@@ -61,8 +61,8 @@ NOT_AUTHORIZED: Final = (
 )
 
 
-def _not_here(_names: Collection[str]) -> str:
-    return "this session sets no table aside"
+def _not_here(names: Collection[str]) -> dict[str, str]:
+    return dict.fromkeys(names, "this session sets no table aside")
 
 
 class Requests:
@@ -73,8 +73,8 @@ class Requests:
         settings: which requests are accepted (`signals`: all, without_where or off), and how many
             (`rereads_per_hour_max`).
         tokens: digests of tokens (`token_digest`), one of which a request must have; None if it needs none.
-        stop_tables, resume_tables: set tables aside, or bring them back. They return why this is not possible, or
-            "".
+        stop_tables, resume_tables: set tables aside, or bring them back. They return the reason for each table for
+            which this is not possible.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Requests:
         name: str,
         observe: Observer,
         tokens: tuple[str, ...] | None = None,
-        stop_tables: Callable[[Collection[str]], str] = _not_here,
-        resume_tables: Callable[[Collection[str]], str] = _not_here,
+        stop_tables: Callable[[Collection[str]], dict[str, str]] = _not_here,
+        resume_tables: Callable[[Collection[str]], dict[str, str]] = _not_here,
     ) -> None:
         self._stop_tables = stop_tables
         self._resume_tables = resume_tables
@@ -166,14 +166,18 @@ class Requests:
         try:
             if self._allowed == "off" or (signal.where and self._allowed != "all"):
                 raise ValueError(f"snapshot.signals is {self._allowed}")
-            _ACTIONS[signal.action](self, signal)
+            refused = _ACTIONS[signal.action](self, signal) or {}
         except ValueError as error:
             if signal.action == "start" and signal.request:
                 self._refuse(signal.request, str(error))
             self._report(str(error))
         else:
-            names = [cut_short(name, WORDS_MAX) for name in signal.tables[:10]]
-            self._observe(SnapshotSignalled(action=signal.action, tables=names))
+            followed = [name for name in signal.tables if name not in refused]
+            if followed or not refused:
+                names = [cut_short(name, WORDS_MAX) for name in followed[:10]]
+                self._observe(SnapshotSignalled(action=signal.action, tables=names))
+            if refused:
+                self._report("; ".join(dict.fromkeys(refused.values())))
         # A request counts once, so the checkpoint should pass its position soon, even if the request changed nothing.
         self._incremental.tasks.touch()
 
@@ -238,15 +242,11 @@ class Requests:
     def _resume(self, _signal: Signal) -> None:
         self._incremental.set_paused(False)
 
-    def _stop_named(self, signal: Signal) -> None:
-        problem = self._stop_tables(signal.tables)
-        if problem:
-            raise ValueError(problem)
+    def _stop_named(self, signal: Signal) -> dict[str, str]:
+        return self._stop_tables(signal.tables)
 
-    def _resume_named(self, signal: Signal) -> None:
-        problem = self._resume_tables(signal.tables)
-        if problem:
-            raise ValueError(problem)
+    def _resume_named(self, signal: Signal) -> dict[str, str]:
+        return self._resume_tables(signal.tables)
 
     def _cancel(self, signal: Signal) -> None:
         kept: list[str] = []
@@ -264,7 +264,7 @@ class Requests:
             )
 
 
-_ACTIONS: Final[dict[str, Callable[[Requests, Signal], None]]] = {
+_ACTIONS: Final[dict[str, Callable[[Requests, Signal], dict[str, str] | None]]] = {
     "start": Requests._start,
     "pause": Requests._pause,
     "resume": Requests._resume,
@@ -272,3 +272,5 @@ _ACTIONS: Final[dict[str, Callable[[Requests, Signal], None]]] = {
     STOP_TABLES: Requests._stop_named,
     RESUME_TABLES: Requests._resume_named,
 }
+"""By action: the method that carries it out. It raises ValueError if the request is refused, and may return reasons by
+table for tables that are left out of it."""

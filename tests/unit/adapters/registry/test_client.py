@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.adapters.registry.client import Registrar, Registry
+from cdcd.adapters.registry.client import PATIENCE_S, Registrar, Registry
 from cdcd.config.loading import Config
 from cdcd.core.engine.reachability import Reachability, Waiting
 from cdcd.core.errors import ConfigError, RegistryUnavailableError, SinkError
@@ -144,7 +144,7 @@ def test_settings_that_contradict_each_other_are_refused(server, settings, probl
 class Session:
     """A registrar with the events that it told."""
 
-    def __init__(self, server: SchemaRegistry) -> None:
+    def __init__(self, server: SchemaRegistry, patience_s: float = PATIENCE_S) -> None:
         data = {
             "name": "shop",
             "postgres": {"dsn": "host=127.0.0.1"},
@@ -156,7 +156,9 @@ class Session:
         self.told = asyncio.Event()
         self.ids = SchemaIds(server.url)
         self.reach = Reachability(lambda: Waiting(0, 0, 0, None), self._observe)
-        self.registrar = Registrar(Config.model_validate(data), self.ids, self.reach, self._observe)
+        self.registrar = Registrar(
+            Config.model_validate(data), self.ids, self.reach, self._observe, patience_s
+        )
 
     def _observe(self, fact: Fact) -> None:
         self.facts.append(fact)
@@ -198,6 +200,51 @@ def test_a_new_schema_waits_for_a_registry_that_is_away_and_both_ends_are_told()
                 "registry.registered",
             ]
             assert (session.ids.get(USE), session.ids.get(OTHER)) == (1, 2)
+
+    asyncio.run(run())
+
+
+def test_a_subject_without_an_answer_is_refused_after_a_while_and_the_others_do_not_wait_for_it():
+    async def run() -> None:
+        with SchemaRegistry() as server:
+            session = Session(server, patience_s=0.3)
+            server.failing.add(USE.subject)
+            another = SchemaUse("shop.public.items-value", USE.text)
+            refused = await asyncio.wait_for(session.registrar.ensure([USE, another]), 120)
+            assert list(refused) == [USE]
+            assert f"gives no answer for subject {USE.subject}, but answers other" in refused[USE].message
+            assert "HTTP 500" in refused[USE].message
+            assert session.ids.get(another) == 1
+            assert session.events == ["registry.unanswered", "registry.registered"]
+
+            # The next attempt is refused with its first failure.
+            asked = [each for each in server.asked if "versions" in each]
+            assert list(await session.registrar.ensure([USE])) == [USE]
+            assert len([each for each in server.asked if "versions" in each]) == len(asked) + 1
+
+            # An answer makes it an ordinary subject.
+            server.failing.clear()
+            assert await session.registrar.ensure([USE]) == {}
+            assert session.ids.get(USE) == 1
+
+    asyncio.run(run())
+
+
+def test_a_registry_that_answers_nothing_is_awaited_however_long_a_subject_has_no_answer():
+    async def run() -> None:
+        with SchemaRegistry() as server:
+            # GIVEN a registry that answers every request with 500
+            session = Session(server, patience_s=0.0)
+            server.is_down = True
+            waiting = asyncio.ensure_future(session.registrar.ensure([USE]))
+            await asyncio.wait_for(session.told.wait(), 120)
+            for _ in range(6):
+                assert await asyncio.to_thread(server.arrived.acquire, timeout=120)
+            assert not waiting.done()
+            # WHEN it answers, THEN the schema is registered
+            server.is_down = False
+            assert await asyncio.wait_for(waiting, 120) == {}
+            assert session.ids.get(USE) == 1
 
     asyncio.run(run())
 

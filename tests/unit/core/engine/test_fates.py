@@ -26,7 +26,7 @@ from cdcd.core.engine.fates import (
 )
 from cdcd.core.engine.questions import PUBLISHED_S
 from cdcd.core.errors import CdcdError, ConfigError, SinkError
-from cdcd.core.facts import SnapshotSignalRefused, TableLeft, TableResumed, TableSetAside
+from cdcd.core.facts import SnapshotSignalled, SnapshotSignalRefused, TableLeft, TableResumed, TableSetAside
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import UNCHANGED, Truncate, Update
 from cdcd.core.records.shaping.settings import Outbox, OutboxTable
@@ -319,6 +319,27 @@ def test_a_table_that_was_renamed_comes_back_by_its_present_name(tmp_path: Path)
     # WHEN somebody asks for it by its present name, THEN it comes back
     daemon.take(transaction(98, 300, requested(Signal(RESUME_TABLES, ("public.renamed",)))))
     assert [each.table for each in daemon.facts.of(TableResumed)] == ["public.renamed"]
+
+
+def test_a_request_for_several_tables_is_followed_for_those_that_can_follow_it(tmp_path: Path):
+    # GIVEN a table that is set aside, and another one that is not
+    daemon = daemon_of(tmp_path)
+    daemon.take(transaction(4, 80, *BOTH, row(1)))
+    names = ("public.t", "public.gone", "public.missing")
+    daemon.take(transaction(5, 100, requested(Signal(STOP_TABLES, names))))
+    assert set_aside(daemon) == [("public.t", REQUEST, "0/64")]
+
+    # WHEN a request names both, and a table that does not exist
+    both = ("public.other", "public.t", "public.gone")
+    daemon.take(transaction(6, 200, requested(Signal(RESUME_TABLES, both))))
+
+    # THEN the first one comes back, and the others are named with their reasons
+    assert [each.table for each in daemon.facts.of(TableResumed)] == ["public.t"]
+    assert [each.tables for each in daemon.facts.of(SnapshotSignalled)] == [["public.t"], ["public.t"]]
+    assert [each.reason for each in daemon.facts.of(SnapshotSignalRefused)] == [
+        "public.gone is no published table; public.missing is no published table",
+        "public.other is not set aside; public.gone is not set aside",
+    ]
 
 
 def test_a_description_that_is_being_looked_up_is_not_lost_with_the_table(tmp_path: Path):
