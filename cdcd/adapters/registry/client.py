@@ -49,8 +49,8 @@ _LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses after which a repeated request may succeed."""
 
 _AFTER: Final = (
-    "A table that is set aside then comes back by itself. If cdcd has ended (tables.on_error: stop), start it again; the "
-    "slot keeps the changes."
+    "A table that is set aside then comes back by itself. If cdcd has ended (tables.on_error: stop), start it again; "
+    "the slot keeps the changes."
 )
 
 _NOT_THERE: Final = 404
