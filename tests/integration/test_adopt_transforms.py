@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from cdcd.tools.adopt import settings
-from cdcd.tools.adopt.adoption import adopt
+from cdcd.tools.adopt.adoption import adopt, look_at_database
 from cdcd.tools.adopt.verdicts import Kind
 from tests.integration.conftest import Database
 from tests.unit.tools.adopt.transforms_examples import CONNECT, UNWRAP, connector, topic_predicate
@@ -42,7 +42,7 @@ def test_keys_types_and_todays_tables_decide_what_is_written(database: Database)
         **topic_predicate(r"inventory\.public\.(orders|x)"),
     )
     # WHEN it is adopted
-    found = adopt(options, {"kafka.bootstrap_servers": "kafka:9092"}, "f", asks_database=True)
+    found = adopt(options, {"kafka.bootstrap_servers": "kafka:9092"}, "f", look=look_at_database)
     assert found.not_asked is None
     kinds = {
         each.name.split(".")[1]: each.verdict.kind for each in found.findings if each.name.endswith(".type")

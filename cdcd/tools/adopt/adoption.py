@@ -7,7 +7,7 @@ options  ->  findings  ->  keys  ->  cdcd.yaml
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -134,15 +134,20 @@ class Adoption:
         return settings.missing_secrets(self.settings, self.references)
 
 
+Look = Callable[[Config, Sequence[str], Lists], Database]
+"""Reads the database of a configuration, as `look_at_database` does."""
+
+
 def adopt(
-    options: Mapping[str, str], extra: Mapping[str, object], file: str, *, asks_database: bool
+    options: Mapping[str, str], extra: Mapping[str, object], file: str, *, look: Look | None
 ) -> Adoption:
     """What becomes of a connector with these options.
 
     Args:
         extra: keys of cdcd's that are given beside the connector's configuration; they win.
         file: the configuration's name, for errors.
-        asks_database: compare with the database's tables and publication, if it can be reached.
+        look: reads the database's tables and publication, which are compared if they can be read; None: nothing is
+            compared.
 
     Raises ConfigError: no configuration of cdcd's can be made of it.
     """
@@ -159,10 +164,10 @@ def adopt(
     config = settings.checked(settings.nested(keys), references, file)
     database: Database | None = None
     not_asked: CdcdError | None = None
-    if asks_database:
+    if look is not None:
         missing = settings.missing_secrets(settings.nested(keys), references)
         try:
-            database = _look(config, missing, lists)
+            database = look(config, missing, lists)
         except CdcdError as error:
             not_asked = error
     if database is not None:
@@ -252,7 +257,14 @@ def _require(keys: Mapping[str, object]) -> None:
         )
 
 
-def _look(config: Config, missing: Sequence[str], lists: Lists) -> Database:
+def look_at_database(config: Config, missing: Sequence[str], lists: Lists) -> Database:
+    """Read the connector's publication and tables.
+
+    Args:
+        missing: secrets that are not here, so that the database cannot be reached.
+
+    Raises CdcdError: the database cannot be read.
+    """
     if missing:
         raise ConfigError(
             f"The database was not asked, because {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} "
@@ -417,7 +429,9 @@ def read(
     )
     if brokers is not None:
         extra["kafka.bootstrap_servers"] = brokers
-    return adopt(with_worker(options, inherited), extra, str(file), asks_database=not offline)
+    return adopt(
+        with_worker(options, inherited), extra, str(file), look=None if offline else look_at_database
+    )
 
 
 def save(file: Path, text: str, *, force: bool) -> bool:

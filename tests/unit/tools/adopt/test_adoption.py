@@ -42,7 +42,7 @@ OPTIONS_FILE = {
 
 def adoption(**options: str) -> Adoption:
     given = {name.replace("__", "."): value for name, value in options.items()}
-    return adopt({**MINIMAL, **given}, {"kafka.bootstrap_servers": "kafka:9092"}, "f", asks_database=False)
+    return adopt({**MINIMAL, **given}, {"kafka.bootstrap_servers": "kafka:9092"}, "f", look=None)
 
 
 def test_the_file_is_one_that_cdcd_takes() -> None:
@@ -91,9 +91,9 @@ def test_a_file_of_a_secret_stays_a_file(tmp_path: Path) -> None:
 
 def test_without_brokers_or_without_a_host_there_is_no_configuration() -> None:
     with pytest.raises(ConfigError, match="brokers are not known"):
-        adopt(MINIMAL, {}, "f", asks_database=False)
+        adopt(MINIMAL, {}, "f", look=None)
     with pytest.raises(ConfigError, match=r"no database\.hostname"):
-        adopt({"topic.prefix": "a"}, {"kafka.bootstrap_servers": "k:1"}, "f", asks_database=False)
+        adopt({"topic.prefix": "a"}, {"kafka.bootstrap_servers": "k:1"}, "f", look=None)
 
 
 def test_a_connector_that_flattens_becomes_a_pipeline_that_does() -> None:
@@ -338,7 +338,7 @@ def test_a_connector_that_writes_cloudevents_becomes_a_pipeline_that_does() -> N
         {**MINIMAL, **EVENTS, "value.converter.extension.attributes.enable": "false"},
         {"kafka.bootstrap_servers": "kafka:9092"},
         "f",
-        asks_database=False,
+        look=None,
     )
     config = parse_config(settings.as_text(found.settings, ()), {"DATABASE_PASSWORD": "p"})
     assert config.format.value == "cloudevents"
@@ -348,11 +348,11 @@ def test_a_connector_that_writes_cloudevents_becomes_a_pipeline_that_does() -> N
 def test_a_configuration_without_a_name_gives_a_pipeline_that_is_called_after_its_topics() -> None:
     options = {name: value for name, value in MINIMAL.items() if name != "name"} | {"topic.prefix": "Shop-EU"}
     brokers = {"kafka.bootstrap_servers": "kafka:9092"}
-    found = adopt(options, brokers, "f", asks_database=False)
+    found = adopt(options, brokers, "f", look=None)
     assert found.config.name == "shop_eu"
     (said,) = [each for each in found.findings if each.name == "name"]
     assert (said.verdict.kind, "--name sets another name" in said.verdict.why) == (Kind.DIFFERENT, True)
-    named = adopt(options, {**brokers, "name": "mine"}, "f", asks_database=False)
+    named = adopt(options, {**brokers, "name": "mine"}, "f", look=None)
     assert named.config.name == "mine"
     assert [each for each in named.findings if each.name == "name"] == []
 

@@ -1,0 +1,3 @@
+from tests.unit.tools.adopt.corpus import main
+
+main()
