@@ -50,7 +50,7 @@ from cdcd.core.engine.actions import (
     TakeSnapshot,
     Writers,
 )
-from cdcd.core.engine.exported import ExportedTables
+from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.errors import FatalError, TransientError
 from cdcd.core.facts import Observer
 from cdcd.core.snapshot.reading import PageQuery, Refused, SourceTable

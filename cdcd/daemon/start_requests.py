@@ -24,8 +24,8 @@ from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.checkpoint import Checkpoint, Source
-from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.logged import DurableLog
+from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.startup import FormerSessions, Ready
 from cdcd.core.engine.startup_requests import (
     BindColumns,

@@ -27,9 +27,10 @@ from cdcd.config.loading import Config
 from cdcd.core.catalog.attribute_numbers import is_certain
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
-from cdcd.core.engine.building import SessionStart, build_engine
+from cdcd.core.engine.building import build_engine
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.logged import LoggedSession
+from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.engine.startup import Ready
 from cdcd.core.facts import Observer, SlotWaiting, StreamStarted, TypeDropped
 from cdcd.core.facts_operation import DurableSpoolDelivering, RecordingStarted, RecordingStopped

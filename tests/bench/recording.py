@@ -21,9 +21,10 @@ from cdcd.build import is_compiled
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import Describe, EnsureTopics, Ship, Wait
-from cdcd.core.engine.building import SessionStart, build_engine
+from cdcd.core.engine.building import build_engine
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.engine import Engine
+from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.engine.settings import BatchSettings, EngineSettings, SnapshotSettings
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Begin, Column, Commit, Insert, Message, Relation

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from cdcd.core.engine import engine
 from cdcd.core.engine.startup import StartRules
 from cdcd.core.engine.startup_positions import first_flush
 from cdcd.core.records.encoder import Encoder
@@ -110,12 +109,20 @@ class Planted:
     focus: Mapping[str, Any] | None = None
 
 
+def made_of(**parts: Any) -> dict[str, Any]:
+    """Classes by the names of those that they replace in the engine. The keywords are the modules of these classes."""
+    return {
+        next(base.__name__ for base in part.__mro__ if base.__module__ == f"cdcd.core.engine.{module}"): part
+        for module, part in parts.items()
+    }
+
+
 def _in_engine(focus: Mapping[str, Any] | None = None, **parts: Any) -> Planted:
-    return Planted(Parts(engine=engine.Parts(**parts)), focus)
+    return Planted(Parts(engine=made_of(**parts)), focus)
 
 
 def _in_assembler(part: Any, focus: Mapping[str, Any] | None = None) -> Planted:
-    return _in_engine(focus, assembler=stream.assembler_with(part))
+    return _in_session(focus, assembler=stream.assembler_with(part))
 
 
 def _in_incremental(*parts: snapshots.Part, focus: Mapping[str, Any] | None = None) -> Planted:
@@ -158,13 +165,15 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "confirm_on_receive": _in_engine(feedback=stream.ConfirmsOnReceive),
         "rows_counted_before_delivery": _in_engine(delivery=stream.CountsWhatIsShipped),
         "waits_and_looks_delivered": _in_engine(ingest=stream.LooksDelivered),
-        "ack_before_delivery": _in_engine(ledger=stream.AcksWhenSent),
-        "entry_opened_late": _in_engine(ledger=stream.OpensLate),
-        "idle_ticket_resealed": _in_engine(ledger=stream.ResealsIdleTickets),
-        "bound_past_prepare": _in_engine(MOVED_BEHIND_PREPARES, ledger=stream.ForgetsHolds),
-        "told_before_the_checkpoint": _in_engine(STREAMED_AGAIN, ledger=stream.Unlimited),
-        "rollback_releases_at_once": _in_engine(assembler=stream.ReleasesAtRollback, ledger=stream.Unlimited),
-        "flushed_falls": _in_engine(ledger=stream.StartsAtZero),
+        "ack_before_delivery": _in_session(ledger=stream.AcksWhenSent),
+        "entry_opened_late": _in_session(ledger=stream.OpensLate),
+        "idle_ticket_resealed": _in_session(ledger=stream.ResealsIdleTickets),
+        "bound_past_prepare": _in_session(MOVED_BEHIND_PREPARES, ledger=stream.ForgetsHolds),
+        "told_before_the_checkpoint": _in_session(STREAMED_AGAIN, ledger=stream.Unlimited),
+        "rollback_releases_at_once": _in_session(
+            assembler=stream.ReleasesAtRollback, ledger=stream.Unlimited
+        ),
+        "flushed_falls": _in_session(ledger=stream.StartsAtZero),
         "drop_all_on_subtransaction_abort": _in_assembler(stream.DropsAllOnSubtransactionAbort),
         "aborted_subtransaction_kept": _in_assembler(stream.KeepsAbortedSubtransactions),
         "message_of_aborted_subtransaction_kept": _in_assembler(stream.KeepsMessagesOfAborted),
@@ -173,16 +182,16 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         ),
         "old_description_stays": _in_assembler(stream.LeavesOldDescriptions, DESCRIBED_BETWEEN),
         "replay_by_new_description": _in_assembler(stream.ReplaysByNewDescriptions, DESCRIBED_BETWEEN),
-        "prepared_not_held": _in_engine(
+        "prepared_not_held": _in_session(
             assembler=stream.assembler_with(stream.DoesNotHoldPrepared), ledger=stream.AcksTwice
         ),
         "streamed_again_kept": _in_assembler(stream.KeepsWhatIsStreamedAgain, STREAMED_AGAIN),
-        "every_keepalive_counts": _in_engine(assembler=stream.CountsEveryKeepalive),
+        "every_keepalive_counts": _in_session(assembler=stream.CountsEveryKeepalive),
         "skip_one_too_many": _in_session(position=stream.SkipsOneTooMany),
         "skip_one_too_few": _in_session(CUT, position=stream.SkipsOneTooFew),
         "skip_the_next": _in_session(position=stream.SkipsTheNext),
         "message_ends_late": _in_engine(queue=stream.EndsMessagesLate),
-        "message_sealed_late": _in_engine(assembler=stream.SealsMessagesLate),
+        "message_sealed_late": _in_session(assembler=stream.SealsMessagesLate),
         "published_not_counted": _in_session(PUBLISHING, shaped=_shaped_by(published.DoesNotCountPublished)),
         "published_counted_twice": _in_session(PUBLISHING, shaped=_shaped_by(published.CountsPublishedTwice)),
         "published_twice": _in_session(PUBLISHING, shaped=_shaped_by(published.PublishesTwice)),
@@ -227,7 +236,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             HEARTBEATS_AT_A_SHUTDOWN, heartbeat=heartbeats.GoesOnWithoutTheLock
         ),
         "watermark_before_its_records": Planted(
-            Parts(engine=engine.Parts(watermarks=watermarks.NamesItsBatch), sink=watermarks.MarksFirst),
+            Parts(engine=made_of(watermarks=watermarks.NamesItsBatch), sink=watermarks.MarksFirst),
             WATERMARKS,
         ),
         "numbers_guessed": _in_session(DESCRIBED, encoder=descriptions.GuessesNumbers),
@@ -237,16 +246,16 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "whole_transactions_cut": _in_engine(queue=stream.CutsWhole),
         "rest_never_told": _in_engine(RESTARTED_AT_REST, queue=stream.NeverTellsTheRest),
         "skipped_events_without_a_number": _in_session(SKIPPING, encoder=stream.NumbersOnlyRecords),
-        "left_out_without_a_number": _in_session(LEAVING_OUT, left_out=left_out.DoesNotCount),
-        "left_out_counted_in_runs": _in_session(LEAVING_OUT, left_out=left_out.CountsRuns),
-        "left_out_for_ever": _in_session(LEAVING_OUT, left_out=left_out.StaysOut),
-        "left_out_and_forgotten": _in_session(LEAVING_OUT_AND_READING, left_out=left_out.ForgetsWhoWentOut),
-        "truncate_left_out_whole": _in_session(LEAVING_OUT, left_out=left_out.LeavesOutWholeTruncates),
+        "left_out_without_a_number": _in_engine(LEAVING_OUT, left_out=left_out.DoesNotCount),
+        "left_out_counted_in_runs": _in_engine(LEAVING_OUT, left_out=left_out.CountsRuns),
+        "left_out_for_ever": _in_engine(LEAVING_OUT, left_out=left_out.StaysOut),
+        "left_out_and_forgotten": _in_engine(LEAVING_OUT_AND_READING, left_out=left_out.ForgetsWhoWentOut),
+        "truncate_left_out_whole": _in_engine(LEAVING_OUT, left_out=left_out.LeavesOutWholeTruncates),
         "aside_back_without_the_end": _in_engine(TABLE_FAULTS, tables=aside.ReturnsWithoutTheEnd),
         "aside_back_unread": _in_engine(TABLE_FAULTS, tables=aside.ReturnsUnread),
         "aside_not_written_down": _in_engine(TABLE_FAULTS, fates=aside.IsNotWrittenDown),
         "aside_undescribed": _in_engine(TABLE_FAULTS, fates=aside.ForgetsDescriptions),
-        "aside_events_without_a_number": _in_session(TABLE_FAULTS, left_out=left_out.DoesNotCount),
+        "aside_events_without_a_number": _in_engine(TABLE_FAULTS, left_out=left_out.DoesNotCount),
         "aside_fault_counted_twice": _in_engine(TABLE_FAULTS, ingest=aside.CountsTheFaultTwice),
         "aside_rest_lost": _in_engine(TABLE_FAULTS, ingest=aside.LosesWhatFollows),
         "aside_held_step_lost": _in_engine(TABLE_FAULTS, ingest=aside.SetsTheHeldStepFree),
@@ -266,8 +275,8 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "aside_back_inside": _in_engine(TABLE_FAULTS, ingest=aside.ReturnsInsideATransaction),
         "aside_rest_of_the_step": _in_engine(TABLE_FAULTS, ingest=aside.SendsTheRestOfTheStep),
         "aside_precedents_lost": _in_engine(TABLE_FAULTS, ingest=aside.LosesWhatPrecedes),
-        "aside_counted_in_runs": _in_session(TABLE_FAULTS, left_out=aside.CountsRunsOfEvents),
-        "aside_stays_out": _in_session(TABLE_FAULTS, left_out=aside.StaysOut),
+        "aside_counted_in_runs": _in_engine(TABLE_FAULTS, left_out=aside.CountsRunsOfEvents),
+        "aside_stays_out": _in_engine(TABLE_FAULTS, left_out=aside.StaysOut),
         "refused_batch_stripped_of_all": _in_engine(TABLE_FAULTS, queue=aside.StripsAll),
         "refused_batch_stripped_of_one_topic": _in_engine(
             TABLE_FAULTS_AND_ROUTES, queue=aside.StripsOwnTopicsAlone
@@ -373,7 +382,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         },
         "table_read_by_old_columns": Planted(
             Parts(
-                engine=engine.Parts(incremental=snapshots.KeepsThePlan),
+                engine=made_of(incremental=snapshots.KeepsThePlan),
                 asker=snapshots.asking(snapshots.AnyColumnsClient),
             ),
             ALTERED,

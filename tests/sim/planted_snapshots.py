@@ -154,7 +154,7 @@ class KeepsOldChunks(Plans):
         kept = [(each, each.rows) for each in plan.open if each.rows is not None]
         super().forget(plan)
         for each, rows in kept:
-            self._waiting.add(each, rows)
+            self.waiting.add(each, rows)
 
 
 class TakesOldChunks(ChunkReads):

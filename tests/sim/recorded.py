@@ -8,8 +8,8 @@ from typing import Any, Final
 from cdcd.adapters.recording.tap import Tap
 from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.core.engine.actions import Ship, Wait
-from cdcd.core.engine.building import SessionStart
 from cdcd.core.engine.engine import Engine
+from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.records.encoder import Record
 from tests.sim import session as sessions
 

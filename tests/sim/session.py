@@ -5,12 +5,15 @@ awaits.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from unittest.mock import patch
 
 from cdcd.adapters.durable.log import LogFiles
 from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.routing import TopicNames
 from cdcd.core.engine import engine as engines
@@ -30,11 +33,9 @@ from cdcd.core.engine.actions import (
 )
 from cdcd.core.engine.checkpoint import Checkpoint, Source
 from cdcd.core.engine.engine import Engine
-from cdcd.core.engine.exported import ExportedTables
-from cdcd.core.engine.fates import AsideNotes
 from cdcd.core.engine.leavings import Leaving
-from cdcd.core.engine.left_out import LeftOutTables
 from cdcd.core.engine.logged import DurableLog, LoggedSession
+from cdcd.core.engine.session_start import ExportedTables, SessionStart
 from cdcd.core.engine.settings import BatchSettings, EngineSettings, HeartbeatSettings, SnapshotSettings
 from cdcd.core.engine.startup import (
     ORDINARY_RULES,
@@ -58,6 +59,8 @@ from cdcd.core.records.shaping.partitioning import partitioned
 from cdcd.core.records.shaping.routed import routed
 from cdcd.core.records.shaping.settings import Outbox, TableFilter, TableRoutes
 from cdcd.core.snapshot.progress import Progress
+from cdcd.core.transactions.assembler import Assembler
+from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.position import Position
 from cdcd.core.transactions.spool import Spool
 from tests.sim.aside import RefusesRows
@@ -112,7 +115,10 @@ class StoppedError(Exception):
 class Parts:
     """The classes under test; a planted bug replaces one of them."""
 
-    engine: engines.Parts = field(default_factory=engines.Parts)
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """Classes that the engine makes objects of, by their names in its module."""
+    assembler: Callable[..., Assembler] = Assembler
+    ledger: Callable[..., Ledger] = Ledger
     position: type[Position] = Position
     sink: type[Sink] = Sink
     asker: type[Asker] = Asker
@@ -125,10 +131,13 @@ class Parts:
     partitioned_rows: Callable[[Encoder, EncoderSettings], Encoder] = partitioned
     routed: Callable[[Encoder, Routes, EncoderSettings, Observer], Encoder] = routed
     routed_rows: Callable[[Encoder, Routes, EncoderSettings, Observer], Encoder] = routed
-    left_out: Callable[..., LeftOutTables] = LeftOutTables
     log: type[LogFiles] = LogFiles
     limits: Callable[[Mapping[bytes, int], int | None], MessageLimits] = MessageLimits
     bindings: Callable[[], Bindings] = Bindings
+
+    def in_engine(self) -> AbstractContextManager[Any]:
+        """Let the engine be made of `engine`. No class can be replaced where the engine is compiled."""
+        return patch.multiple(engines, **self.engine) if self.engine else nullcontext()
 
 
 @dataclass(slots=True)
@@ -167,7 +176,7 @@ class Session:
         self.rng = around.rng
         self._has_parts = False
         """Parts of a Kafka transaction are out that is not complete."""
-        self.ledger = parts.engine.ledger(instance.flushed)
+        self.ledger = parts.ledger(instance.flushed)
         self._has_key = settings.version % 2 == 1
         """The pipeline has a key for its checkpoints."""
         self.sink = parts.sink(
@@ -578,7 +587,7 @@ class Session:
 
     def _build(self, ready: Ready) -> None:
         settings, parts = self.settings, self.parts
-        self.ledger = parts.engine.ledger(ready.flushed)
+        self.ledger = parts.ledger(ready.flushed)
         two_phase = dict(ready.options.options).get("two_phase") == "true"
         self.options = Options(
             streaming=ready.options.streaming.value,
@@ -597,7 +606,7 @@ class Session:
             partition_rules=PARTITION_RULES if settings.parted else (),
             routes=TOPICS if settings.routes else (),
             column_rules=RULES if settings.protected else (),
-            bindings=self.bindings,
+            bindings=self.bindings if settings.protected else Bindings(),
         )
         outbox = OUTBOX if settings.publishes else Outbox()
         observe = self.around.observe
@@ -616,10 +625,10 @@ class Session:
         if self.around.oracle.aside is not None:
             self.around.oracle.aside.begun(ready.checkpoint.tables, at)
         position = parts.position(at.commit_lsn, at.end_lsn, at.events_done, at.counts)
-        assembler = parts.engine.assembler(
+        assembler = parts.assembler(
             self.ledger, self.spool, position, encoder.draft_all, abort_info=ready.options.abort_info
         )
-        self.engine = Engine(
+        start = SessionStart(
             EngineSettings(
                 name=self.settings.pipeline,
                 batches=BatchSettings(
@@ -648,21 +657,16 @@ class Session:
                 quiet_s=settings.status_interval_s,
             ),
             replace(ready.checkpoint, position=position),
-            assembler=assembler,
-            ledger=self.ledger,
-            encoder=encoder,
-            rows=rows,
-            published=ready.published,
-            observe=self.around.observe,
-            now=self.around.now,
+            envelope,
+            ready.published,
             exported=ready.exported,
             unstreamed_until=self.instance.unstreamed_until,
-            wants=self.asker.has if settings.left_out else None,
             logged_until=0 if ready.logged is None else ready.logged.end,
-            bindings=self.bindings if settings.protected else None,
-            notes=AsideNotes(DESCRIPTIONS_TOPIC, None) if settings.described else None,
-            parts=replace(parts.engine, left_out=parts.left_out),
+            outbox=outbox,
+            tables=TableSelection(exclude=tuple([f"{SCHEMA}.{name}" for name in settings.left_out])),
         )
+        with parts.in_engine():
+            self.engine = Engine(start, assembler, encoder, rows, observe, self.around.now)
 
     def _begin(self) -> None:
         """START_REPLICATION, which ends the exported snapshot."""

@@ -10,7 +10,7 @@ from cdcd.adapters.recording.redacted_values import ColumnModes
 from cdcd.adapters.recording.replay import Replay
 from cdcd.adapters.recording.segments import Segment, list_segments, read_events
 from cdcd.build import is_compiled
-from cdcd.core.engine.building import SessionStart
+from cdcd.core.engine.session_start import SessionStart
 from cdcd.tools.operations.replay import Range, redact
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.planted_focuses import HEARTBEATS, WATERMARKS

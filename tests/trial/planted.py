@@ -7,18 +7,19 @@ faults and the configuration that bring it about.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.adapters.kafka import producer, sink
 from cdcd.adapters.kafka.transaction_state import EXACTLY_ONCE, Action, Event, State, Step, Transitions
-from cdcd.core.engine import building
-from cdcd.core.engine.building import SessionStart, build_engine
-from cdcd.core.engine.engine import Engine, Parts
+from cdcd.core.engine import building, engine
+from cdcd.core.engine.building import build_engine
+from cdcd.core.engine.engine import Engine
+from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.transactions.position import Position
 from cdcd.daemon import startup, wiring
 from tests.sim import planted_sink, planted_stream
+from tests.sim.planted import made_of
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,15 @@ def _set(module: object, name: str, value: object) -> None:
 
 
 def _in_engine(**parts: Any) -> Callable[[], None]:
-    made = Parts(**parts)
-
     def put_in() -> None:
-        _set(building, "Engine", partial(Engine, parts=made))
-        _set(building, "Assembler", made.assembler)
-        _set(startup, "Ledger", made.ledger)
+        for name, part in made_of(**parts).items():
+            _set(engine, name, part)
 
     return put_in
+
+
+def _in_start(module: object, name: str, part: object) -> Callable[[], None]:
+    return lambda: _set(module, name, part)
 
 
 def _in_sink(transitions: Transitions) -> Callable[[], None]:
@@ -75,7 +77,7 @@ def _without_keys() -> None:
 
 
 def _assembler(part: Any) -> Callable[[], None]:
-    return _in_engine(assembler=planted_stream.assembler_with(part))
+    return _in_start(building, "Assembler", planted_stream.assembler_with(part))
 
 
 AWAY: Final = ("kafka links cut", "broker frozen")
@@ -104,8 +106,8 @@ FORGOTTEN: Final[Transitions] = {
 PLANTED: Final[Mapping[str, Mistake]] = MappingProxyType(
     {
         "confirm_on_receive": Mistake(_in_engine(feedback=planted_stream.ConfirmsOnReceive), AWAY),
-        "ack_before_delivery": Mistake(_in_engine(ledger=planted_stream.AcksWhenSent), AWAY),
-        "entry_opened_late": Mistake(_in_engine(ledger=planted_stream.OpensLate), AWAY),
+        "ack_before_delivery": Mistake(_in_start(startup, "Ledger", planted_stream.AcksWhenSent), AWAY),
+        "entry_opened_late": Mistake(_in_start(startup, "Ledger", planted_stream.OpensLate), AWAY),
         "drop_all_on_subtransaction_abort": Mistake(
             _assembler(planted_stream.DropsAllOnSubtransactionAbort), KILLED, bulk=STREAMED
         ),

@@ -32,8 +32,8 @@ from cdcd.core.engine.actions import (
     Turn,
     Wait,
 )
-from cdcd.core.engine.building import SessionStart
 from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.errors import ConfigError, PositionError
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.snapshot.reading import Visibility

@@ -21,8 +21,9 @@ from cdcd.core.engine.actions import (
     Ship,
     Wait,
 )
-from cdcd.core.engine.building import SessionStart, build_engine
+from cdcd.core.engine.building import build_engine
 from cdcd.core.engine.queue import Batch
+from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.errors import CdcdError, SinkError, TransientError
 from cdcd.core.facts import Observer
 from cdcd.core.protocol.frames import XLogData, write_frame

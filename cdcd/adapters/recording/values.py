@@ -19,7 +19,7 @@ from cdcd.core.catalog.relations import CatalogColumn, ColumnForm, TableDescript
 from cdcd.core.catalog.routing import RoutedTopics
 from cdcd.core.catalog.table_rules import KeyRule, PartitionRule
 from cdcd.core.engine import actions
-from cdcd.core.engine.exported import ExportedTables
+from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.settings import BatchSettings, EngineSettings, HeartbeatSettings, SnapshotSettings
 from cdcd.core.errors import TransientError
 from cdcd.core.protocol.messages import Column, Relation

@@ -13,17 +13,15 @@ The rules (`snapshot/placement.py`):
 - A table is complete when all of its pages were delivered and it owes no row (`placement.Owed`).
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from cdcd.core.engine.actions import Busy, Lost, Read, ReadAnswer
 from cdcd.core.engine.fates import BELONGS, SIZE, SNAPSHOT, VALUE
 from cdcd.core.engine.one_snapshot import is_sent
-from cdcd.core.engine.plans import RENAMED, OpenChunk, Plans, PlanState, TablePlan, WaitingRows
+from cdcd.core.engine.plans import RENAMED, OpenChunk, Plans, PlanState, TablePlan
 from cdcd.core.engine.queries import page_query, unreadable
 from cdcd.core.engine.rendering import Rendering
-from cdcd.core.engine.snapshot_tasks import SnapshotTasks
-from cdcd.core.engine.watched import WatchedTables
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.errors import SinkError
 from cdcd.core.records.encoder import Encoded
 from cdcd.core.snapshot.placement import Window, oldest
@@ -46,32 +44,16 @@ LOSSES_MAX: Final = 3
 
 
 class ChunkReads:
-    """Reads the tables whose plans are in `PlanState.READ`.
+    """Reads the tables whose plans are in `PlanState.READ`."""
 
-    Args:
-        parallelism: how many chunks may be read at a time.
-    """
-
-    def __init__(
-        self,
-        tasks: SnapshotTasks,
-        watched: WatchedTables,
-        plans: Plans,
-        waiting: WaitingRows,
-        rendering: Rendering,
-        *,
-        chunk_bytes: int,
-        parallelism: int,
-        owns: Callable[[int, str], bool],
-    ) -> None:
-        self._tasks = tasks
-        self._watched = watched
+    def __init__(self, plans: Plans, rendering: Rendering, settings: SnapshotSettings) -> None:
+        self._tasks = plans.tasks
+        self._watched = plans.watched
         self._plans = plans
-        self._waiting = waiting
+        self._waiting = plans.waiting
         self._rendering = rendering
-        self._chunk_bytes = chunk_bytes
-        self._parallelism = parallelism
-        self._owns = owns
+        self._chunk_bytes = settings.chunk_bytes
+        self._parallelism = settings.parallelism
         self._being_read = 0
         self._position = 0
         """The end of the last transaction of the stream."""
@@ -206,7 +188,7 @@ class ChunkReads:
         assert table is not None
         plan.open.remove(each)
         self._waiting.remove(each)
-        if not self._owns(table.oid, table.name):
+        if not self._plans.owns(table):
             self._plans.begin_again(plan, RENAMED, now)
             return
         if window.gave_up:

@@ -19,7 +19,7 @@ from cdcd.core.catalog.relations import (
 )
 from cdcd.core.catalog.relations import Described as Known
 from cdcd.core.engine.actions import Describe
-from cdcd.core.engine.fates import BELONGS, NAME, Fault, fault_of, raise_fault
+from cdcd.core.engine.fates import BELONGS, NAME, Fates, fault_of
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.topics import Topics
@@ -28,11 +28,8 @@ from cdcd.core.facts import Observer, RelationChanged
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.encoder import Encoder
 from cdcd.core.records.schema_registrations import SchemaUse
-from cdcd.core.records.shaping.settings import Outbox
 from cdcd.core.transactions.drafts import oids_of
 from cdcd.core.transactions.steps import Changes
-
-NO_OUTBOX: Final = Outbox()
 
 DESCRIBE_S: Final = 0.01
 """Seconds until the catalog is asked again, if it does not show a table yet as the stream has described it."""
@@ -52,9 +49,8 @@ class DescribedRelations:
         tables: PublishedTables,
         topics: Topics,
         observe: Observer,
+        fates: Fates,
         start: int = UNKNOWN_PLACE,
-        fault: Fault = raise_fault,
-        outbox: Outbox = NO_OUTBOX,
     ) -> None:
         self.ask_at: float | None = None
         """When to look up `asking` (monotonic seconds); None if it is being looked up, or if there is nothing to
@@ -73,11 +69,9 @@ class DescribedRelations:
         relations that are described there are needed by transactions that commit at `start` or later."""
         self.withheld: dict[int, CdcdError] = {}
         """The error because of which no event of a relation may be encoded, by oid."""
-        self._stops = fault is raise_fault
         self._refused: dict[int, Relation] = {}
         """The descriptions of these relations."""
-        self._fault = fault
-        self._outbox = outbox
+        self._fates = fates
         self._unregistered: set[int] = set()
         """Oids of described relations whose records lack ids of schemas."""
         self._claimed: set[int] = set()
@@ -155,7 +149,7 @@ class DescribedRelations:
             self._encoder.define(relation, replace(description, at=self._commit_lsn), types)
         except BELONGS as error:
             # The relation may have no event before it is described again.
-            if self._stops and not isinstance(error, WithheldError):
+            if not self._fates.sets_aside and not isinstance(error, WithheldError):
                 # No row of the relation may be encoded until the session has ended.
                 raise
             self.withheld[relation.oid] = error
@@ -213,7 +207,7 @@ class DescribedRelations:
         self._look_for_schemas(oid)
         topics = self._encoder.tables.topics_of(oid)
         self._own(oid, topics)
-        events = self._outbox.topics_of(f"{relation.schema}.{relation.name}")
+        events = self._topics.of_events(f"{relation.schema}.{relation.name}")
         new = tuple([topic for topic in (*topics, *events) if not self._topics.has(topic)])
         if new or oid not in self._claimed:
             self.new_topics[oid] = new
@@ -271,7 +265,7 @@ class DescribedRelations:
             for oid in oids_of(item, step.in_stream):
                 if oid in self.withheld:
                     error = self.withheld[oid]
-                    self._fault(oid, fault_of(error), error)
+                    self._fates.fault(oid, fault_of(error), error)
                     continue
                 if oid in self.new_topics and not self._takes_topics(oid):
                     missing = True
@@ -289,7 +283,7 @@ class DescribedRelations:
             try:
                 self._encoder.tables.claim(oid)
             except SinkError as error:
-                self._fault(oid, NAME, error)
+                self._fates.fault(oid, NAME, error)
                 return True
             self._claimed.add(oid)
         ready = [self._topics.is_ready(topic) for topic in self.new_topics[oid]]

@@ -21,19 +21,18 @@ session ends).
 The order of `next_action` is the order of urgency: status updates, heartbeats, batches, frames, tables.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
-from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.patterns import matcher
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
-from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.actions import Action, Answer, End, Status, Turn, Wait
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.engine.delivery import Delivery
-from cdcd.core.engine.described import NO_OUTBOX
+from cdcd.core.engine.described import DescribedRelations
 from cdcd.core.engine.ending import Ending, TablesRefusedError, shut_down
-from cdcd.core.engine.exported import Exported, ExportedTables
+from cdcd.core.engine.exported import Exported
 from cdcd.core.engine.fates import (
     BELONGS,
     BROKER,
@@ -41,25 +40,24 @@ from cdcd.core.engine.fates import (
     REQUEST,
     SET_ASIDE,
     TOPIC,
-    AsideNotes,
     Fates,
     fault_of,
-    raise_fault,
 )
 from cdcd.core.engine.feedback import Feedback, reply_requested
 from cdcd.core.engine.healing import Healing
 from cdcd.core.engine.heartbeat import Heartbeat
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.ingest import Ingest
-from cdcd.core.engine.labels import Labels
+from cdcd.core.engine.labels import EnumQuestions, Labels
 from cdcd.core.engine.left_out import LeftOutTables
 from cdcd.core.engine.prepared_age import PreparedAge
-from cdcd.core.engine.questions import Questions
+from cdcd.core.engine.questions import BeforeStream, Questions
 from cdcd.core.engine.queue import Batch, BatchQueue
-from cdcd.core.engine.rendering import NO_CHOSEN_KEYS, SnapshotRows
+from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.renewal import Renewal, RenewalError
 from cdcd.core.engine.requests import Requests
-from cdcd.core.engine.settings import EngineSettings
+from cdcd.core.engine.session_start import ExportedTables, SessionStart
+from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.topics import Topics
 from cdcd.core.engine.watermarks import Watermarks
@@ -68,120 +66,65 @@ from cdcd.core.facts import Observer
 from cdcd.core.protocol.frames import write_frame
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.core.records.encoder import Encoder, Record
-from cdcd.core.records.gaps import Gap
 from cdcd.core.records.schema_registrations import SchemaUse
-from cdcd.core.records.shaping.settings import Outbox
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.snapshot.signals import RESUMED
 from cdcd.core.transactions.assembler import Assembler
-from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.position import Counts, Position
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The classes that the engine is made of. A planted bug of the simulator replaces one of them."""
-
-    assembler: Callable[..., Assembler] = Assembler
-    ledger: Callable[..., Ledger] = Ledger
-    queue: Callable[..., BatchQueue] = BatchQueue
-    feedback: Callable[..., Feedback] = Feedback
-    incremental: Callable[..., Incremental] = Incremental
-    exported: Callable[..., Exported] = Exported
-    healing: Callable[..., Healing] = Healing
-    tables: Callable[..., PublishedTables] = PublishedTables
-    requests: Callable[..., Requests] = Requests
-    delivery: Callable[..., Delivery] = Delivery
-    heartbeat: Callable[..., Heartbeat] = Heartbeat
-    watermarks: Callable[..., Watermarks] = Watermarks
-    ingest: Callable[..., Ingest] = Ingest
-    renewal: Callable[..., Renewal] = Renewal
-    fates: Callable[..., Fates] = Fates
-    left_out: Callable[..., LeftOutTables] = LeftOutTables
-
-
-ORDINARY: Final = Parts()
-
 
 COMING_S: Final = 0.2
 """Seconds until it is looked again whether further tables may come back, if as many as may come at a time do so."""
-
-
-def _nothing(_table: str) -> bool:
-    return False
 
 
 class Engine:
     """One session. Ask `next_action`, carry out what it says, and report by the other verbs.
 
     Args:
-        start: the checkpoint to resume from, as it is in Kafka, with the progress of this session.
-        assembler: a new assembler at the position of the checkpoint. It uses `ledger`, and drafts with `encoder`.
+        assembler: a new assembler at the position of the checkpoint. It drafts with `encoder`.
         rows: encodes rows of snapshots. It has descriptions of its own, because the stream may be behind.
-        published: the published tables as `schema.table` by oid, looked up for this session.
-        exported: the published tables at the slot's snapshot; None: the slot existed, or was made without a snapshot.
-        excluded: whether a table (`schema.table`) is read on demand only.
-        outbox: which tables have events instead of rows.
-        chosen_keys: the keys that are chosen for tables.
-        wants: whether the pipeline has a table, by its name as `schema.table`; None: it has all that are published.
-        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
-        logged_until: the frames come from the durable log, which ends there; 0: they come from the server.
-        bindings: the columns that rules protect, which the checkpoint has too; None: no rule protects columns.
-        notes: makes records that say which tables are set aside; None if there is no topic for them.
-        gap: the gap before this session, for its record; None: there is none, or no topic for the record.
         now: monotonic seconds, as for every verb.
     """
 
     def __init__(
         self,
-        settings: EngineSettings,
-        start: Checkpoint,
-        *,
+        start: SessionStart,
         assembler: Assembler,
-        ledger: Ledger,
         encoder: Encoder,
         rows: Encoder,
-        published: Mapping[int, str],
         observe: Observer,
         now: float,
-        exported: ExportedTables | None = None,
-        excluded: Callable[[str], bool] = _nothing,
-        unstreamed_until: int = 0,
-        wants: Callable[[str], bool] | None = None,
-        chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,
-        logged_until: int = 0,
-        bindings: Bindings | None = None,
-        gap: Gap | None = None,
-        outbox: Outbox = NO_OUTBOX,
-        notes: AsideNotes | None = None,
-        parts: Parts = ORDINARY,
     ) -> None:
         self._is_built = False
         """All parts are there."""
         self.assembler = assembler
-        self.ledger = ledger
+        self.ledger = assembler.order.ledger
         self.encoder = encoder
         self.rows = rows
-        self._settings = settings
-        self._outbox = outbox
+        settings = self._settings = start.settings
+        checkpoint, published, bindings = start.checkpoint, start.published, start.encoding.bindings
         self._ending = Ending(
-            unstreamed_until=unstreamed_until,
-            logged_until=logged_until,
+            unstreamed_until=start.unstreamed_until,
+            logged_until=start.logged_until,
             grace_s=settings.shutdown_grace_s,
             observe=observe,
             now=now,
         )
-        self._is_behind = logged_until > 0
+        self._is_behind = start.logged_until > 0
         # The durable log has no connection.
-        self._renewal = parts.renewal(0 if logged_until else settings.large_bytes, settings.quiet_s)
+        self._renewal = Renewal(0 if self._is_behind else settings.large_bytes, settings.quiet_s)
         self._observe = observe
         self._names = published
-        self.fates = parts.fates(start.tables, published, observe=observe, has_requests=settings.has_requests)
-        fault = self._fault if settings.sets_aside else None
+        self.fates = Fates(
+            checkpoint.tables,
+            published,
+            observe=observe,
+            has_requests=settings.has_requests,
+            fault=self._fault if settings.sets_aside else None,
+        )
         self._prepared_age = PreparedAge(settings.prepared_warning_age_s, observe)
-        self.queue = parts.queue(
-            start.position,
+        self.queue = BatchQueue(
+            checkpoint.position,
             settings.batches,
             idle_s=settings.status_interval_s,
             progress=self._progress,
@@ -189,40 +132,49 @@ class Engine:
             counts=self._counts,
             aside=self.fates.table,
         )
-        self._feedback = parts.feedback(settings.status_interval_s, now)
-        self._topics = Topics(marked=settings.heartbeat.watermark_s > 0)
+        self._feedback = Feedback(settings.status_interval_s, now)
+        self._topics = Topics(start.outbox, marked=settings.heartbeat.watermark_s > 0)
         self._rendering = SnapshotRows(
             rows,
             self.queue,
             self._topics,
-            chosen_keys,
+            start.encoding.chosen_keys,
             record_bytes_max=settings.record_bytes_max,
             fails_over_bytes=settings.fails_over_bytes,
-            gap=gap,
+            gap=start.gap,
         )
-        self.incremental = parts.incremental(
-            start.snapshot or Progress(),
+        tasks = SnapshotTasks(
+            checkpoint.snapshot or Progress(), names=published, observe=observe, changed=self.queue.touch
+        )
+        self.incremental = Incremental(
+            tasks,
             self._rendering,
             settings.snapshot,
-            names=published,
+            self.fates,
             observe=observe,
-            changed=self.queue.touch,
             owns=self._owns,
-            fates=self.fates,
-            fault=fault,
             ends_rows=settings.truncate,
         )
-        tables = self._tables = parts.tables(
+        tables = self._tables = PublishedTables(
             self.incremental,
             published,
             reads=settings.snapshot.reads,
             reads_added=settings.snapshot.added_tables,
             ends_rows=settings.truncate,
-            excluded=excluded,
+            excluded=matcher(start.excluded, "snapshot.exclude"),
             observe=observe,
         )
-        labels = Labels(self.incremental.tasks)
-        requests = self._requests = parts.requests(
+        relations = DescribedRelations(
+            encoder=encoder,
+            incremental=self.incremental,
+            tables=tables,
+            topics=self._topics,
+            observe=observe,
+            fates=self.fates,
+            start=checkpoint.position.end_lsn,
+        )
+        labels = Labels(tasks)
+        requests = self._requests = Requests(
             self.incremental,
             settings.snapshot,
             name=settings.name,
@@ -231,18 +183,21 @@ class Engine:
             stop_tables=self._stop_tables,
             resume_tables=self._resume_tables,
         )
-        self._notes = notes
-        self._delivery = parts.delivery(
-            self.queue, ledger, start, bindings, None if notes is None else self._aside_records
+        self._notes = start.aside_notes
+        self._delivery = Delivery(
+            self.queue,
+            self.ledger,
+            checkpoint,
+            bindings,
+            None if self._notes is None else self._aside_records,
         )
-        if bindings is not None:
-            bindings.touched = self.queue.touch
-            if bindings.text(start.position.end_lsn) != start.bindings:
-                # A table that was looked at before the session began is protected after the next start, too.
-                self.queue.touch()
+        bindings.touched = self.queue.touch
+        if bindings.text(checkpoint.position.end_lsn) != checkpoint.bindings:
+            # A table that was looked at before the session began is protected after the next start, too.
+            self.queue.touch()
         self._heartbeat: Heartbeat | None = None
         if settings.heartbeat.interval_s:
-            self._heartbeat = parts.heartbeat(
+            self._heartbeat = Heartbeat(
                 settings.heartbeat,
                 encoder=encoder,
                 queue=self.queue,
@@ -254,57 +209,41 @@ class Engine:
         self._watermarks: Watermarks | None = None
         if settings.heartbeat.watermark_s:
             self._checked = frozenset(map(self._rendering.topic_named, published.values()))
-            self._watermarks = parts.watermarks(
+            self._watermarks = Watermarks(
                 settings.heartbeat.watermark_s, queue=self.queue, held=self._held, topics=self._marked_topics
             )
-        self._ingest = parts.ingest(
+        self._ingest = Ingest(
             assembler=assembler,
             encoder=encoder,
             rows=self._rendering,
             queue=self.queue,
-            ledger=ledger,
+            ledger=self.ledger,
             incremental=self.incremental,
+            relations=relations,
             tables=tables,
             labels=labels,
             requests=requests,
             topics=self._topics,
             observe=observe,
-            outbox=outbox,
             ends_former_rows=settings.truncate and settings.snapshot.reads,
             heartbeat=self._heartbeat,
             watermarks=self._watermarks,
-            left_out=parts.left_out(wants, self.fates),
+            left_out=LeftOutTables(None if start.tables.is_all else start.tables.test(), self.fates),
             message_prefixes=settings.message_prefixes,
             renewal=self._renewal,
             record_bytes_max=settings.record_bytes_max,
             fails_over_bytes=settings.fails_over_bytes,
-            fault=raise_fault if fault is None else fault,
+            fates=self.fates,
             place=self._between,
         )
-        reading = self._read_exported(exported, parts)
         self._questions = Questions(
             self.incremental,
-            reading,
+            None if start.exported is None else self._before_stream(start.exported),
             tables,
-            labels,
+            EnumQuestions(labels, self.incremental, tables, self._rendering, relations, self.fates),
             rendering=self._rendering,
-            queue=self.queue,
-            topics=self._topics,
-            relabelled=self._ingest.relations.relabelled,
-            now=now,
             fates=self.fates,
-            fault=fault,
-            healing=None
-            if exported is None
-            else parts.healing(
-                self.incremental.tasks,
-                self._rendering,
-                exported.tables,
-                aside=self.fates.aside,
-                chunk_bytes=settings.snapshot.chunk_bytes,
-                observe=observe,
-                fault=fault,
-            ),
+            now=now,
         )
         self._is_built = True
         for oid in self.fates.aside:
@@ -316,33 +255,29 @@ class Engine:
         """Whether the table has the name where the stream is."""
         return not self._tables.is_new(oid, name)
 
-    def _read_exported(self, exported: ExportedTables | None, parts: Parts) -> Exported | None:
-        if exported is None:
-            return None
-        for oid, table in exported.tables.items():
-            described = replace(exported.descriptions[oid], numbers=table.numbers)
+    def _before_stream(self, found: ExportedTables) -> BeforeStream:
+        """Return what reads the initial snapshot, with the tables at the slot's snapshot defined."""
+        settings, tasks = self._settings, self.incremental.tasks
+        for oid, table in found.tables.items():
+            described = replace(found.descriptions[oid], numbers=table.numbers)
             try:
-                self._rendering.define(table.relation, described, exported.types)
+                self._rendering.define(table.relation, described, found.types)
             except BELONGS as error:
-                if not self._settings.sets_aside:
+                if not settings.sets_aside:
                     raise
                 self._set_aside(oid, table.name, fault_of(error), error)
-        return parts.exported(
-            self.incremental.tasks,
-            self._rendering,
-            exported.tables,
-            chunk_bytes=self._settings.snapshot.chunk_bytes,
-            parallelism=self._settings.snapshot.parallelism,
-            locked=exported.locked,
-            aside=self.fates.aside,
-            fault=self._fault if self._settings.sets_aside else None,
-            keyless=[
-                oid
-                for oid in exported.locked
-                if not self._settings.truncate and not exported.descriptions[oid].has_key
-            ],
-            postpones_keyless=self._settings.truncate,
+        exported = Exported(
+            tasks, self._rendering, found, settings.snapshot, self.fates, ends_rows=settings.truncate
         )
+        healing = Healing(
+            tasks,
+            self._rendering,
+            found.tables,
+            self.fates,
+            chunk_bytes=settings.snapshot.chunk_bytes,
+            observe=self._observe,
+        )
+        return BeforeStream(exported, healing, self._tables, tasks, self._rendering)
 
     # What the shell asks.
 
@@ -581,9 +516,9 @@ class Engine:
 
     def _event_tables(self, topic: str) -> list[int]:
         """The outbox tables whose events may go to the topic; [] if events of logical messages may go there too."""
-        if self._outbox.messages or topic not in self._outbox.topics:
+        if not self._topics.has_only_events(topic):
             return []
-        return [oid for oid, name in self._tables.oids().items() if topic in self._outbox.topics_of(name)]
+        return [oid for oid, name in self._tables.oids().items() if topic in self._topics.of_events(name)]
 
     def _has_taken(self, oid: int, topic: str) -> bool:
         """Whether a table with rows of a snapshot has the name of the topic where the stream is."""
@@ -678,7 +613,7 @@ class Engine:
         for oid in self.fates.due(now, coming):
             name = self.fates.aside[oid].name
             # The rows of an outbox table are no state: those that were inserted before are not published again.
-            read = not self._outbox.topics_of(name) and self._tables.bring_back(oid, name)
+            read = not self._topics.of_events(name) and self._tables.bring_back(oid, name)
             relation = self.fates.bring_back(oid, read=read, lsn=self.queue.position.end_lsn)
             self._topics.forget(self._topics_of(oid, name, self.queue.position.end_lsn))
             self._ingest.come_back(oid, relation)
@@ -690,7 +625,7 @@ class Engine:
         """The topics that may have records of the table which commit behind `lsn`, or rows of a snapshot."""
         relations = self._ingest.relations
         read = [topic for topic in self._rendering.topics_of(oid) if relations.oid_of(topic) in {None, oid}]
-        events = self._outbox.topics_of(name)
+        events = self._topics.of_events(name)
         return list(dict.fromkeys([*relations.topics_of(oid, lsn), *read, *events])) or [
             self._rendering.topic_named(name)
         ]
@@ -761,7 +696,7 @@ class Engine:
         action = (
             self._ingest.relations.next(now)
             or self._next_question(now)
-            or self._questions.next_topics()
+            or self._topics.wanted(self._questions.topics_ahead())
             or self._topics.wanted_schemas()
         )
         if action is not None:

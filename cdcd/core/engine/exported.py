@@ -14,21 +14,21 @@ lock is awaited after all other tables. If nothing else is left to read, reading
 after its lock was met, and its name is reported, because the owner of one table must not delay the stream.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.engine.actions import Answer, Busy, Lost, Question, Read
-from cdcd.core.engine.fates import BELONGS, NONE_ASIDE, SET_ASIDE, SIZE, SNAPSHOT, VALUE, Fault
+from cdcd.core.engine.fates import BELONGS, SET_ASIDE, SIZE, SNAPSHOT, VALUE, Fates
 from cdcd.core.engine.queries import page_query, sql_names, unreadable
 from cdcd.core.engine.rendering import Rendering
+from cdcd.core.engine.session_start import ExportedTables
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.errors import CdcdError, FatalError, SinkError
 from cdcd.core.records.encoder import Encoded
 from cdcd.core.records.markers import Marked, Markers
 from cdcd.core.snapshot.chunks import Chunk, Chunks
-from cdcd.core.snapshot.reading import Refused, Rows, SourceTable, TooLarge, bytes_max
+from cdcd.core.snapshot.reading import Refused, Rows, TooLarge, bytes_max
 from cdcd.core.snapshot.table_task import TableTask, form_of
 
 _Read = tuple[Chunk, Rows]
@@ -38,25 +38,6 @@ GIVE_UP_S: Final = 30.0
 rewrite takes, and short enough for the other tables."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedTables:
-    """The published tables at the slot's snapshot, by oid, with their descriptions and the types of their columns.
-
-    Attributes:
-        locked: which session has locked each table that could not be looked up, by oid. These tables are missing in
-            `tables`, but are described.
-    """
-
-    tables: Mapping[int, SourceTable]
-    descriptions: Mapping[int, TableDescription]
-    types: Mapping[int, TypeDescription]
-    locked: Mapping[int, str] = field(default_factory=dict)
-
-    def names(self) -> dict[int, str]:
-        """The tables as `schema.table`, by oid."""
-        return {oid: table.name for oid, table in self.tables.items()}
-
-
 class Exported:
     """Reads the waiting tables at the slot's snapshot.
 
@@ -64,49 +45,44 @@ class Exported:
 
     Args:
         tasks: the progress. Tables that cannot be read here stay in it, and are read beside the stream.
-        tables: the published tables as they were at the slot's snapshot, by oid.
-        locked: which session has locked each table that `tables` lacks for this reason, by oid.
-        keyless: oids of the locked tables without a key, which cannot be read beside the stream.
-        postpones_keyless: whether tables without a key can be read beside the stream.
-        aside: the tables that are set aside, by oid.
-        fault: takes faults of tables; None if a fault ends the session (`failure`).
+        found: the published tables as they were at the slot's snapshot.
+        fates: the tables that are set aside. It takes the faults of tables; if it sets no table aside, a fault ends the
+            session (`failure`).
+        ends_rows: truncate records are made, by which tables without a key can be read beside the stream.
     """
 
     def __init__(
         self,
         tasks: SnapshotTasks,
         rendering: Rendering,
-        tables: Mapping[int, SourceTable],
+        found: ExportedTables,
+        settings: SnapshotSettings,
+        fates: Fates,
         *,
-        chunk_bytes: int,
-        parallelism: int,
-        locked: Mapping[int, str],
-        keyless: Collection[int] = (),
-        aside: Mapping[int, object] = NONE_ASIDE,
-        fault: Fault | None = None,
-        postpones_keyless: bool = False,
+        ends_rows: bool,
     ) -> None:
-        self._aside = aside
-        self._fault = fault
+        self._fates = fates
+        self._aside: Mapping[int, object] = fates.aside
         self.failure: CdcdError | None = None
         """The error because of which the session cannot go on; None if there is none."""
         self._tasks = tasks
         self._rendering = rendering
-        self._chunk_bytes = chunk_bytes
-        self._parallelism = parallelism
+        self._chunk_bytes = settings.chunk_bytes
+        self._parallelism = settings.parallelism
         self._markers: Markers[_Read] = Markers()
-        self._chunks = Chunks(chunk_bytes)
+        self._chunks = Chunks(settings.chunk_bytes)
         self._being_read = 0
         self._told: set[int] = set()
         """Oids of tables that were reported as locked."""
-        self._locked = locked
-        self._keyless = frozenset(keyless)
-        self._postpones_keyless = postpones_keyless
+        self._locked = found.locked
+        self._unread = () if ends_rows else found.locked_keyless()
+        """Oids of the locked tables that cannot be read beside the stream."""
+        self._postpones_keyless = ends_rows
         self._locked_since: dict[int, float] = {}
         """When the locks of tables without a key were met (monotonic seconds), by oid."""
         self._begun: dict[int, TableTask] = {}
         """The tasks of tables whose reading has begun, by oid."""
-        self._tables = {oid: tables[oid] for oid in tasks.progress.waiting.oids if oid in tables}
+        self._tables = {oid: found.tables[oid] for oid in tasks.progress.waiting.oids if oid in found.tables}
         self._sql_names: dict[int, str] = {}
         size = 0
         for oid, table in self._tables.items():
@@ -162,7 +138,7 @@ class Exported:
             self._begun[task.oid] = found
             if task.oid in self._aside:
                 tasks.end(found, SET_ASIDE, now=now)
-            elif task.oid in self._locked and task.oid in self._keyless:
+            elif task.oid in self._unread:
                 tasks.end(found, _given_up(self._locked[task.oid], found.name), now=now)
             elif task.oid in self._locked:
                 tasks.tell_postponed(found.name, self._locked[task.oid])
@@ -197,10 +173,10 @@ class Exported:
             self._chunks.drop(chunk.task)
 
     def _fail(self, oid: int, fault: str, error: FatalError) -> None:
-        if self._fault is None:
-            self.failure = error
+        if self._fates.sets_aside:
+            self._fates.fault(oid, fault, error)
         else:
-            self._fault(oid, fault, error)
+            self.failure = error
 
     def skip(self, oids: Iterable[int]) -> None:
         """Do not read these tables, because their topics equal them. The progress does not have them any more."""
@@ -279,9 +255,7 @@ class Exported:
                     marked=marked,
                 )
             except BELONGS as error:
-                if self._fault is None:
-                    raise
-                self._fault(chunk.task.oid, SIZE if isinstance(error, SinkError) else VALUE, error)
+                self._fates.fault(chunk.task.oid, SIZE if isinstance(error, SinkError) else VALUE, error)
 
     def _deliver(self, chunk: Chunk, rows: int, now: float) -> None:
         """Count the chunk's pages and rows, and end the task with its last page."""

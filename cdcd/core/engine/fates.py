@@ -65,20 +65,12 @@ again, so that topics, look-ups and memory have a limit."""
 REASON_MAX: Final = 500
 """Maximum number of characters of a reported reason."""
 
-NONE_ASIDE: Final[Mapping[int, object]] = {}
-"""What stands for the tables that are set aside, where there are none."""
-
 BELONGS: Final = (ConfigError, SinkError, SourceError)
 """Errors that belong to a table if they are raised for its description or for one of its rows."""
 
 
 Fault = Callable[[int, str, CdcdError], None]
-"""Takes a fault of a table: its oid, the kind of fault, and the error. It sets the table aside, or raises the error."""
-
-
-def raise_fault(_oid: int, _fault: str, error: CdcdError) -> None:
-    """The `Fault` of an engine that sets no table aside."""
-    raise error
+"""Sets a table aside: its oid, the kind of fault, and the error."""
 
 
 @dataclass(slots=True)
@@ -124,6 +116,7 @@ class Fates:
         names: the published tables as `schema.table`, by oid.
         has_requests: whether requests can arrive. If not, each table of the checkpoint that has a fault comes back
             once in each session.
+        fault: sets a table with a fault aside; None: a fault of a table ends the session.
     """
 
     def __init__(
@@ -133,8 +126,10 @@ class Fates:
         *,
         observe: Observer,
         has_requests: bool = True,
+        fault: Fault | None = None,
     ) -> None:
         self._observe = observe
+        self._fault = fault
         self.aside: dict[int, Fate] = {
             each.oid: Fate(each.oid, each.since_lsn, each.fault, names.get(each.oid, "")) for each in start
         }
@@ -159,6 +154,21 @@ class Fates:
 
     def __len__(self) -> int:
         return len(self.aside)
+
+    @property
+    def sets_aside(self) -> bool:
+        """True if a fault of a table sets the table aside; False if it ends the session."""
+        return self._fault is not None
+
+    def fault(self, oid: int, fault: str, error: CdcdError) -> None:
+        """Set the table aside because of a fault of this kind.
+
+        Raises:
+            CdcdError: the configuration sets no table aside, so `error` ends the session.
+        """
+        if self._fault is None:
+            raise error
+        self._fault(oid, fault, error)
 
     def table(self) -> tuple[AsideTable, ...]:
         """The tables that are set aside, for the checkpoint."""

@@ -37,7 +37,7 @@ from cdcd.core.engine.actions import (
     NotComparable,
     Question,
 )
-from cdcd.core.engine.fates import BELONGS, SIZE, VALUE, Fault
+from cdcd.core.engine.fates import BELONGS, SIZE, VALUE, Fates
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.errors import CdcdError, SinkError
@@ -60,9 +60,8 @@ class Healing:
 
     Args:
         tables: the published tables at the slot's snapshot, by oid.
-        aside: the tables that are set aside, by oid.
+        fates: the tables that are set aside. It takes the faults of tables.
         chunk_bytes: bytes of the differences that are asked for at a time.
-        fault: takes faults of tables; None: a fault is raised as an error.
     """
 
     def __init__(
@@ -70,11 +69,10 @@ class Healing:
         tasks: SnapshotTasks,
         rendering: SnapshotRows,
         tables: Mapping[int, SourceTable],
+        fates: Fates,
         *,
-        aside: Mapping[int, object],
         chunk_bytes: int,
         observe: Observer,
-        fault: Fault | None,
     ) -> None:
         self.failure: CdcdError | None = None
         """Error that ends the session; None while the session can go on."""
@@ -84,11 +82,11 @@ class Healing:
         self._rendering = rendering
         self._chunk_bytes = chunk_bytes
         self._observe = observe
-        self._fault = fault
-        self._aside = aside
+        self._fates = fates
+        self._aside: Mapping[int, object] = fates.aside
         self._tables = tables
         self._left = deque(oid for oid in tasks.progress.healing.oids if oid in tables)
-        self._others = [oid for oid in tables if oid not in tasks.progress.healing and oid not in aside]
+        self._others = [oid for oid in tables if oid not in tasks.progress.healing and oid not in fates.aside]
         self._open: SourceTable | None = None
         """The table that is being compared, or whose differences are being sent."""
         self._compared: Compared | None = None
@@ -164,9 +162,7 @@ class Healing:
         try:
             self._rendering.put_differences(table.oid, answer, event_no=first - 1)
         except BELONGS as error:
-            if self._fault is None:
-                raise
-            self._fault(table.oid, SIZE if isinstance(error, SinkError) else VALUE, error)
+            self._fates.fault(table.oid, SIZE if isinstance(error, SinkError) else VALUE, error)
 
     def _finish(self, now: float) -> None:
         """End the attempt. The record of the gap and the progress without `healing` are in one batch, so that a session

@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from cdcd.core.engine.actions import Answer, Busy, LetGo, Looked, Lost, Question, Taken, Writers
 from cdcd.core.engine.chunk_reads import ChunkReads
-from cdcd.core.engine.fates import SET_ASIDE, Fates, Fault
+from cdcd.core.engine.fates import SET_ASIDE, Fates
 from cdcd.core.engine.look_ups import LookUps
 from cdcd.core.engine.one_snapshot import OneSnapshots
 from cdcd.core.engine.plans import OneSnapshot, OpenChunk, Plans, PlanState, TablePlan, WaitingRows
@@ -56,60 +56,42 @@ class Incremental:
 
     Args:
         settings: size of chunks, and how many tables and chunks are read at a time.
-        names: the published tables as `schema.table`, by oid.
-        changed: called whenever the progress has changed without rows.
+        fates: the tables that are set aside, which are not read. It takes the faults of tables; if it sets no table
+            aside, a fault ends the session (`failure`).
         owns: says whether a table, by oid, has a name where the stream is.
-        fates: the tables that are set aside, which are not read.
-        fault: takes the faults of tables; None: a fault ends the session (`failure`).
         ends_rows: truncate records are made, by which tables without a key are read.
     """
 
     def __init__(
         self,
-        progress: Progress,
+        tasks: SnapshotTasks,
         rendering: Rendering,
         settings: SnapshotSettings,
+        fates: Fates,
         *,
-        names: Mapping[int, str],
         observe: Observer,
-        changed: Callable[[], None],
         owns: Callable[[int, str], bool] = _always,
-        fates: Fates | None = None,
-        fault: Fault | None = None,
         ends_rows: bool = True,
     ) -> None:
-        self._aside: Mapping[int, object] = {} if fates is None else fates.aside
-        self.tasks = SnapshotTasks(progress, names=names, observe=observe, changed=changed)
-        self.watched = WatchedTables(self.tasks)
+        self._aside: Mapping[int, object] = fates.aside
+        self.tasks = tasks
+        self.watched = WatchedTables(tasks)
         self.waiting = WaitingRows()
-        self.plans = Plans(self.tasks, self.watched, self.waiting, observe, fault)
-        self.reads = ChunkReads(
-            self.tasks,
-            self.watched,
-            self.plans,
-            self.waiting,
-            rendering,
-            chunk_bytes=settings.chunk_bytes,
-            parallelism=settings.parallelism,
-            owns=owns,
-        )
-        self.snapshots = OneSnapshots(self.tasks, self.plans, rendering, owns=owns)
+        self.plans = Plans(tasks, self.watched, self.waiting, observe, fates, owns)
+        self.reads = ChunkReads(self.plans, rendering, settings)
+        self.snapshots = OneSnapshots(self.plans, rendering)
         self.look_ups = LookUps(
-            self.tasks,
-            self.watched,
             self.plans,
             self.reads,
+            self.snapshots if ends_rows else None,
             rendering,
-            chunk_bytes=settings.chunk_bytes,
-            large_max=settings.parallelism if settings.tables_ahead else None,
+            settings,
             observe=observe,
-            owns=owns,
             aside=self._aside,
-            snapshots=self.snapshots if ends_rows else None,
         )
         self._parallelism = settings.parallelism
         self._tables_max = settings.parallelism + settings.tables_ahead
-        for task in progress.tasks:
+        for task in tasks.progress.tasks:
             if task.unsettled:
                 self.plans.restart(task, "more rows were to be read again than the checkpoint can hold")
             elif task.has_begun and not task.ended:

@@ -12,8 +12,8 @@ from itertools import chain
 from typing import Any, Final, cast
 
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
-from cdcd.core.engine.described import NO_OUTBOX, DescribedRelations
-from cdcd.core.engine.fates import BELONGS, NAME, RULE, SIZE, VALUE, Fault, raise_fault
+from cdcd.core.engine.described import DescribedRelations
+from cdcd.core.engine.fates import BELONGS, NAME, RULE, SIZE, VALUE, Fates
 from cdcd.core.engine.heartbeat import Heartbeat
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.labels import Labels
@@ -48,7 +48,6 @@ from cdcd.core.records.encoder import (
     Record,
     record_bytes,
 )
-from cdcd.core.records.shaping.settings import Outbox
 from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.snapshot.signals import RESERVED, WATERMARK
 from cdcd.core.transactions.assembler import Assembler
@@ -83,14 +82,13 @@ class Ingest:
 
     Args:
         ends_former_rows: whether a truncate record ends the rows of a table when another table takes its name.
-        outbox: which tables have events instead of rows.
         heartbeat: is called between transactions, because a busy stream pauses nowhere else; None if there are no
             heartbeats.
         left_out: the tables that the pipeline leaves out, or that are set aside.
         message_prefixes: prefixes of the logical messages that have records; None if all have records.
         renewal: is told of large messages that were not copied whole, and of the ends of transactions.
         record_bytes_max, fails_over_bytes: as in `EngineSettings`.
-        fault: takes the faults of tables.
+        fates: takes the faults of tables.
         place: is called between two transactions, where tables that were set aside may come back.
     """
 
@@ -103,13 +101,13 @@ class Ingest:
         queue: BatchQueue,
         ledger: Ledger,
         incremental: Incremental,
+        relations: DescribedRelations,
         tables: PublishedTables,
         labels: Labels,
         requests: Requests,
         topics: Topics,
         observe: Observer,
         ends_former_rows: bool,
-        outbox: Outbox = NO_OUTBOX,
         heartbeat: Heartbeat | None = None,
         watermarks: Watermarks | None = None,
         left_out: LeftOutTables,
@@ -117,11 +115,11 @@ class Ingest:
         renewal: Renewal,
         record_bytes_max: int = 0,
         fails_over_bytes: int = 0,
-        fault: Fault = raise_fault,
+        fates: Fates,
         place: Callable[[float], None] = lambda _now: None,
     ) -> None:
         self._place = place
-        self._fault = fault
+        self._fault = fates.fault
         self._fails_over = fails_over_bytes or ANY_SIZE
         self._returned: list[Described] = []
         """Descriptions of tables that came back, which precede the next steps."""
@@ -144,16 +142,7 @@ class Ingest:
         self._ledger = ledger
         self._incremental = incremental
         self._watched = incremental.watched
-        self.relations = DescribedRelations(
-            encoder=encoder,
-            incremental=incremental,
-            tables=tables,
-            topics=topics,
-            observe=observe,
-            start=queue.position.end_lsn,
-            fault=fault,
-            outbox=outbox,
-        )
+        self.relations = relations
         self._tables = tables
         self._labels = labels
         self._requests = requests

@@ -13,7 +13,13 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import replace
 
+from cdcd.core.engine.actions import Answer, Enums, FindEnums, Look, Looked, Question
+from cdcd.core.engine.described import DescribedRelations
+from cdcd.core.engine.fates import Fates
+from cdcd.core.engine.incremental import Incremental
+from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
+from cdcd.core.engine.tables import PublishedTables
 
 
 class Labels:
@@ -79,3 +85,61 @@ class Labels:
             self._tasks.replace(replace(self._tasks.progress, labels=self._sum))
             self._sum = None
         return ready
+
+
+class EnumQuestions:
+    """Asks which tables have enums whose labels changed, and describes each of them again.
+
+    Args:
+        relations: the relations of the stream, whose later changes use the new labels.
+    """
+
+    def __init__(
+        self,
+        labels: Labels,
+        incremental: Incremental,
+        tables: PublishedTables,
+        rendering: SnapshotRows,
+        relations: DescribedRelations,
+        fates: Fates,
+    ) -> None:
+        self.labels = labels
+        self._incremental = incremental
+        self._tables = tables
+        self._rendering = rendering
+        self._relations = relations
+        self._fates = fates
+
+    def next(self) -> tuple[object, Question] | None:
+        """Return the next question and the oid of the table that it is about; None if there is nothing to ask now."""
+        if self.labels.wants_tables():
+            return None, FindEnums()
+        oid = self.labels.next_table()
+        return (oid, Look(oid, "")) if oid else None
+
+    def answered(self, asked: object, answer: Answer, _now: float) -> None:
+        """Take the answer to the question about a table, or about all tables."""
+        if isinstance(answer, Enums):
+            self.labels.found(answer.oids)
+        elif asked is None or not isinstance(answer, Looked):
+            self.labels.failed()
+        elif self._describe(answer):
+            assert isinstance(asked, int)
+            self.labels.described(asked)
+        else:
+            self.labels.gone()
+
+    def _describe(self, answer: Looked) -> bool:
+        """Describe a table with enums whose labels may have changed, unless it is gone or set aside."""
+        table = answer.table
+        if table is None or self._tables.is_new(table.oid, table.name):
+            # The stream has not reached this name of the table yet, so the table is described with its first event.
+            return False
+        if table.oid in self._fates.aside:
+            return False
+        if self._rendering.is_altered(table.relation):
+            self._incremental.redefined(table.oid)
+        if not self._rendering.is_defined(table.relation, answer, self._fates):
+            return False
+        self._relations.relabelled(table.oid, answer.description, answer.types)
+        return True

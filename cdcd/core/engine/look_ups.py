@@ -12,7 +12,7 @@ writes to the table at that moment is awaited, as CREATE INDEX CONCURRENTLY does
 when the transaction becomes visible: xact.c, CommitTransaction).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -24,8 +24,7 @@ from cdcd.core.engine.pending import excess
 from cdcd.core.engine.plans import RENAMED, Plans, PlanState, TablePlan
 from cdcd.core.engine.queries import sql_names
 from cdcd.core.engine.rendering import Rendering
-from cdcd.core.engine.snapshot_tasks import SnapshotTasks
-from cdcd.core.engine.watched import WatchedTables
+from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.errors import ConfigError, SinkError, SourceError
 from cdcd.core.facts import Observer, SnapshotPartitions, SnapshotRestarted
 from cdcd.core.snapshot.chunks import Chunks
@@ -54,36 +53,33 @@ class LookUps:
     """Advances plans from `PlanState.LOOK` to `PlanState.READ`.
 
     Args:
-        large_max: maximum number of tables with more than one chunk that have a window at a time; None if the
-            caller limits this.
+        snapshots: reads tables without a key; None if such tables cannot be read.
+        aside: the tables that are set aside, by oid.
     """
 
     def __init__(
         self,
-        tasks: SnapshotTasks,
-        watched: WatchedTables,
         plans: Plans,
         reads: ChunkReads,
-        rendering: Rendering,
-        *,
-        chunk_bytes: int,
-        large_max: int | None,
-        observe: Observer,
-        owns: Callable[[int, str], bool],
-        aside: Mapping[int, object],
         snapshots: OneSnapshots | None,
+        rendering: Rendering,
+        settings: SnapshotSettings,
+        *,
+        observe: Observer,
+        aside: Mapping[int, object],
     ) -> None:
         self._aside = aside
         self._snapshots = snapshots
-        self._tasks = tasks
-        self._watched = watched
+        self._tasks = plans.tasks
+        self._watched = plans.watched
         self._plans = plans
         self._reads = reads
         self._rendering = rendering
-        self._chunk_bytes = chunk_bytes
-        self._large_max = large_max
+        self._chunk_bytes = settings.chunk_bytes
+        self._large_max = settings.parallelism if settings.tables_ahead else None
+        """Maximum number of tables with more than one chunk that have a window at a time; None if the caller limits
+        this."""
         self._observe = observe
-        self._owns = owns
 
     def begin(self, task: TableTask, now: float) -> tuple[TablePlan, Question]:
         """Begin a plan for the task, with its first question."""
@@ -142,7 +138,7 @@ class LookUps:
             self._know(plan, table)
             self._plans.forget(plan)
             return
-        if not self._owns(table.oid, table.name):
+        if not self._plans.owns(table):
             self._plans.begin_again(plan, RENAMED, now)
             return
         try:

@@ -29,14 +29,12 @@ invisible for long, because it waits for a synchronous standby. So the stream wa
 snapshots, and then goes on.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from cdcd.core.engine.actions import Taken, TakeSnapshot
 from cdcd.core.engine.fates import SNAPSHOT
 from cdcd.core.engine.plans import RENAMED, OneSnapshot, Plans, PlanState, TablePlan
 from cdcd.core.engine.rendering import Rendering
-from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.errors import SourceError
 from cdcd.core.protocol import peek
 from cdcd.core.transactions.drafts import SpoolItem, oids_of, only
@@ -65,18 +63,10 @@ class OneSnapshots:
     two transactions.
     """
 
-    def __init__(
-        self,
-        tasks: SnapshotTasks,
-        plans: Plans,
-        rendering: Rendering,
-        *,
-        owns: Callable[[int, str], bool],
-    ) -> None:
-        self._tasks = tasks
+    def __init__(self, plans: Plans, rendering: Rendering) -> None:
+        self._tasks = plans.tasks
         self._plans = plans
         self._rendering = rendering
-        self._owns = owns
         self._numbers = 0
         self._stalls: set[int] = set()
         """Numbers of tasks whose reading was disturbed, for which the stream waits until their rows are read."""
@@ -122,7 +112,7 @@ class OneSnapshots:
             window, table = plan.window, plan.table
             assert window is not None
             assert table is not None
-            if not self._owns(table.oid, table.name):
+            if not self._plans.owns(table):
                 self._plans.begin_again(plan, RENAMED, now)
             elif window.overtaken(one.seen) == set():
                 self._place(plan, one, table.oid, now)

@@ -9,13 +9,13 @@ The rules:
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
 from typing import Final
 
-from cdcd.core.engine.fates import Fault
+from cdcd.core.engine.fates import Fates
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.watched import WatchedTables
 from cdcd.core.errors import FatalError, SourceError
@@ -186,7 +186,11 @@ class WaitingRows:
 
 
 class Plans:
-    """The current plans by the numbers of their tasks; each plan has the window in `watched` under its topic."""
+    """The current plans by the numbers of their tasks; each plan has the window in `watched` under its topic.
+
+    Args:
+        owns: returns whether a table, by its oid, has a name where the stream is.
+    """
 
     def __init__(
         self,
@@ -194,12 +198,14 @@ class Plans:
         watched: WatchedTables,
         waiting: WaitingRows,
         observe: Observer,
-        fault: Fault | None = None,
+        fates: Fates,
+        owns: Callable[[int, str], bool],
     ) -> None:
-        self._fault = fault
-        self._tasks = tasks
-        self._watched = watched
-        self._waiting = waiting
+        self._fates = fates
+        self._owns = owns
+        self.tasks = tasks
+        self.watched = watched
+        self.waiting = waiting
         self._observe = observe
         self._plans: dict[int, TablePlan] = {}
         self.let_go: deque[int] = deque()
@@ -214,6 +220,10 @@ class Plans:
     def __iter__(self) -> Iterator[TablePlan]:
         """Yield all plans in the order in which they began; plans may begin and end during the iteration."""
         return iter(list(self._plans.values()))
+
+    def owns(self, table: SourceTable) -> bool:
+        """Return whether the table has its name where the stream is."""
+        return self._owns(table.oid, table.name)
 
     def is_current(self, plan: TablePlan) -> bool:
         """Return whether the plan has not ended."""
@@ -231,14 +241,14 @@ class Plans:
     def forget(self, plan: TablePlan) -> None:
         """End the plan: later answers for it are dropped, and the table is looked up again."""
         del self._plans[plan.task.number]
-        self._watched.close_window(plan.topic)
+        self.watched.close_window(plan.topic)
         if plan.one is not None and plan.one.number:
             self.let_go.append(plan.one.number)
         for each in plan.open:
             if each.rows is not None:
-                self._waiting.remove(each)
+                self.waiting.remove(each)
         plan.open.clear()
-        self._watched.forget_unread(plan.task)
+        self.watched.forget_unread(plan.task)
 
     def forget_task(self, task: TableTask) -> None:
         """End the plan of the task, if it has one."""
@@ -267,22 +277,22 @@ class Plans:
     ) -> None:
         """End the task, because its table is complete or because of `error`, whose exit code is `code`."""
         self.forget_task(task)
-        if self._tasks.end(task, error, code=code, now=now):
-            self._watched.forget_owed(task)
+        if self.tasks.end(task, error, code=code, now=now):
+            self.watched.forget_owed(task)
 
     @property
     def sets_aside(self) -> bool:
         """True if a table whose rows cannot be read is set aside."""
-        return self._fault is not None
+        return self._fates.sets_aside
 
     def fail(self, plan: TablePlan, fault: str, error: FatalError) -> None:
         """Set the plan's table aside, or end the session, because rows that the configuration asks
         for cannot be read.
         """
-        if self._fault is None:
-            self.failure = error
+        if self._fates.sets_aside:
+            self._fates.fault(plan.task.oid, fault, error)
         else:
-            self._fault(plan.task.oid, fault, error)
+            self.failure = error
 
     def restart(self, task: TableTask, reason: str) -> None:
         """Read the table from its beginning because of `reason`, and report this."""
@@ -292,5 +302,5 @@ class Plans:
     def read_from_beginning(self, task: TableTask) -> None:
         """Forget all pages that were read and all rows that are owed, and end the task's plan."""
         self.forget_task(task)
-        self._tasks.replace(self._tasks.progress.restart(task))
-        self._watched.forget_owed(task)
+        self.tasks.replace(self.tasks.progress.restart(task))
+        self.watched.forget_owed(task)

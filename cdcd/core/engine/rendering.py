@@ -5,7 +5,8 @@ from typing import Any, Final, Protocol
 
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.table_rules import ChosenKeys
-from cdcd.core.engine.actions import Differences
+from cdcd.core.engine.actions import Differences, Looked
+from cdcd.core.engine.fates import BELONGS, Fates, fault_of
 from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.engine.refused_rows import ANY_SIZE, LOOKED_AT_BYTES, refuse_lines, too_large
 from cdcd.core.engine.topics import Topics
@@ -117,6 +118,27 @@ class SnapshotRows:
             for each in self.encoder.tables.topics_of(relation.oid):
                 self._topics.keep_keyless(each)
         return topic
+
+    @property
+    def has_room(self) -> bool:
+        """True if the queue takes more rows."""
+        return self._queue.room
+
+    @property
+    def awaits_topics(self) -> bool:
+        """True if a topic or a schema was requested and is not ready yet."""
+        return self._topics.awaited
+
+    def is_defined(self, relation: Relation, looked: Looked, fates: Fates) -> bool:
+        """Define a table as it was looked up, and return True; False if the table is set aside, because no records can
+        be made of its rows.
+        """
+        try:
+            self.define(relation, looked.description, looked.types)
+        except BELONGS as error:
+            fates.fault(relation.oid, fault_of(error), error)
+            return False
+        return True
 
     def is_altered(self, relation: Relation) -> bool:
         """Return whether a defined table has been altered."""

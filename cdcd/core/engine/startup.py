@@ -27,7 +27,6 @@ from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.catalog.oids import Oids
 from cdcd.core.catalog.routing import TopicNames, collisions
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint, RecordSettings
-from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.leavings import FirstStart, Leaving
 from cdcd.core.engine.logged import LoggedSession
 from cdcd.core.engine.queue import Batch
@@ -40,6 +39,7 @@ from cdcd.core.engine.record_settings import (
     with_money_digits,
     with_roots,
 )
+from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.engine.startup_positions import FirstFlush, Positions, Step, first_flush
 from cdcd.core.engine.startup_requests import (

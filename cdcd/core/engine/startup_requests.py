@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from cdcd.core.engine.checkpoint import Checkpoint, Source
-from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.logged import DurableLog
 from cdcd.core.engine.queue import Batch
+from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.errors import PositionError
 
 T = TypeVar("T")

@@ -5,9 +5,13 @@ are requested together.
 """
 
 from collections.abc import Collection
+from typing import Final
 
 from cdcd.core.engine.actions import EnsureSchemas, EnsureTopics
 from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.records.shaping.settings import Outbox
+
+NO_OUTBOX: Final = Outbox()
 
 
 class Topics:
@@ -17,10 +21,12 @@ class Topics:
     schemas.
 
     Args:
+        outbox: which tables have events instead of rows.
         marked: whether every topic gets watermarks, which are records without a key.
     """
 
-    def __init__(self, *, marked: bool = False) -> None:
+    def __init__(self, outbox: Outbox = NO_OUTBOX, *, marked: bool = False) -> None:
+        self._outbox = outbox
         self._marked = marked
         self._ready: set[str] = set()
         self._wanted: dict[str, None] = {}
@@ -34,6 +40,16 @@ class Topics:
     def awaited(self) -> bool:
         """True if a topic is requested and not ready yet, or a schema is requested and not registered yet."""
         return bool(self._wanted or self._asked or self._schemas_wanted or self._schemas_asked)
+
+    def of_events(self, table: str) -> tuple[str, ...]:
+        """Return the topics of a table's events (`outbox`), by its name as `schema.table`; () for other tables."""
+        return self._outbox.topics_of(table)
+
+    def has_only_events(self, topic: str) -> bool:
+        """Return whether only events of outbox tables go to the topic; events of logical messages may go to any topic
+        of events.
+        """
+        return topic in self._outbox.topics and not self._outbox.messages
 
     def is_ready(self, topic: str) -> bool:
         """Return whether records may go to the topic; if not, the topic is requested."""
@@ -51,17 +67,24 @@ class Topics:
         """Note that the topic has records without a key, so it must not be compacted."""
         self._keyless.add(topic)
 
-    def wanted(self) -> EnsureTopics | None:
-        """Return the topics to create or check now; None if there are none."""
+    def wanted(self, ahead: tuple[str, ...] = ()) -> EnsureTopics | None:
+        """Return the topics to create or check now; None if there are none.
+
+        Args:
+            ahead: topics of tables that are read later, which are created with the others.
+        """
         if not self._wanted:
-            return None
+            return EnsureTopics((), ahead=ahead) if ahead else None
         topics = tuple(self._wanted)
         self._wanted.clear()
         self._asked.update(topics)
         again = tuple([topic for topic in topics if topic in self._again])
         self._again.difference_update(again)
         return EnsureTopics(
-            topics, frozenset(topics if self._marked else self._keyless.intersection(topics)), again=again
+            topics,
+            frozenset(topics if self._marked else self._keyless.intersection(topics)),
+            ahead=ahead,
+            again=again,
         )
 
     def ready(self, topics: Collection[str]) -> None:

@@ -31,8 +31,8 @@ from cdcd.adapters.postgres.tables import published_tables
 from cdcd.config.loading import Config
 from cdcd.core.engine.checkpoint import Checkpoint, Source
 from cdcd.core.engine.checkpoint_record import Ignored
-from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.logged import DurableLog
+from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.startup import Start
 from cdcd.core.engine.startup_requests import (
     BindColumns,

@@ -19,8 +19,9 @@ from cdcd.adapters.recording.tap import Tap
 from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.config.loading import Config
 from cdcd.core.engine.actions import Action, Ask, Describe, End, EnsureTopics, Lost, Ship, Status, Wait
-from cdcd.core.engine.building import SessionStart, build_engine
+from cdcd.core.engine.building import build_engine
 from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.errors import ConfigError, LimitError, TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.transactions.ledger import Ledger

@@ -26,8 +26,8 @@ from cdcd.adapters.recording.segments import (
 )
 from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.config.loading import Config
-from cdcd.core.engine.building import SessionStart
 from cdcd.core.engine.queue import Batch
+from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.errors import ConfigError, LimitError, ProtocolError
 from cdcd.core.pasted import cdcd
 from cdcd.core.protocol.lsn import Lsn

@@ -32,8 +32,8 @@ from cdcd.core.catalog.routing import RoutedTopics
 from cdcd.core.catalog.table_rules import KeyRule, PartitionRule
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import Ask, FindWriters, Lost, Published, Read, Turn
-from cdcd.core.engine.building import SessionStart
 from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.engine.settings import BatchSettings, EngineSettings
 from cdcd.core.errors import TransientError
 from cdcd.core.protocol.lsn import Lsn

@@ -8,7 +8,7 @@ from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import TableTask
-from tests.unit.core.engine.tables import PAGE, Facts, Rendering, looked, nobody, table
+from tests.unit.core.engine.tables import PAGE, Facts, Rendering, looked, no_fates, nobody, table, tasks
 
 T = "public.t"
 
@@ -25,16 +25,15 @@ class Daemon:
         """Tables that have other names in the stream than they have by now."""
         names: Mapping[int, str] = options.pop("names", {1: T, 2: "public.u"})
         self.incremental = Incremental(
-            progress or Progress(),
+            tasks(progress or Progress(), names, self.facts, self._changed),
             self.rendering,
             SnapshotSettings(
                 chunk_bytes=options.pop("chunk_bytes", 4 * PAGE),
                 parallelism=options.pop("parallelism", 2),
                 tables_ahead=options.pop("ahead", 0),
             ),
-            names=names,
+            no_fates(),
             observe=self.facts,
-            changed=self._changed,
             owns=lambda oid, name: self.owned.get(oid, name) == name,
             ends_rows=options.pop("ends_rows", True),
         )

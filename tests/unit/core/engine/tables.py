@@ -6,11 +6,14 @@ from typing import Any
 
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.engine.actions import Looked, Question, Writers
+from cdcd.core.engine.fates import Fates
+from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.errors import SinkError
-from cdcd.core.facts import Fact
+from cdcd.core.facts import Fact, Observer
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.encoder import Encoded
 from cdcd.core.records.markers import Marked
+from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.reading import Rows, SourcePart, SourceTable, Visibility
 from cdcd.core.snapshot.table_task import Key, Part
 
@@ -137,6 +140,20 @@ class Facts:
 
     def of(self, kind: type[Fact]) -> list[Any]:
         return [fact for fact in self.all if isinstance(fact, kind)]
+
+
+def no_fates() -> Fates:
+    """No table is set aside, and a fault of a table ends the session."""
+    return Fates((), {}, observe=lambda _fact: None)
+
+
+def tasks(
+    progress: Progress,
+    names: Mapping[int, str],
+    observe: Observer,
+    changed: Callable[[], None] = lambda: None,
+) -> SnapshotTasks:
+    return SnapshotTasks(progress, names=names, observe=observe, changed=changed)
 
 
 Asked = tuple[object, Question]

@@ -18,7 +18,7 @@ from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.transactions.steps import Changes
 from tests.unit.core.engine.beside import reading
-from tests.unit.core.engine.tables import PAGE, Facts, relation, rows
+from tests.unit.core.engine.tables import PAGE, Facts, no_fates, relation, rows
 from tests.unit.core.transactions import wire
 
 OID = 1
@@ -52,6 +52,7 @@ class Session:
             tables=tables,
             topics=self.topics,
             observe=self.facts,
+            fates=no_fates(),
         )
 
     def describe(self, message: Relation) -> None:

@@ -1,7 +1,7 @@
 """The engine as its shell sees it: frames and answers in, actions out, by a clock that the test moves."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cdcd.config.expressions import parse_expression
+from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.routing import RoutedTopics
 from cdcd.core.catalog.types import BUILTIN_TYPES
@@ -33,13 +34,12 @@ from cdcd.core.engine.actions import (
     Writers,
 )
 from cdcd.core.engine.checkpoint import Checkpoint
-from cdcd.core.engine.described import NO_OUTBOX
 from cdcd.core.engine.ending import UNSTREAMED_S, StreamingAgainError
 from cdcd.core.engine.engine import Engine
-from cdcd.core.engine.exported import ExportedTables
-from cdcd.core.engine.fates import AsideNotes
 from cdcd.core.engine.questions import PUBLISHED_S, TOPICS_AHEAD
+from cdcd.core.engine.session_start import ExportedTables, SessionStart
 from cdcd.core.engine.settings import BatchSettings, EngineSettings, HeartbeatSettings, SnapshotSettings
+from cdcd.core.engine.topics import NO_OUTBOX
 from cdcd.core.errors import SinkError, SourceError, TransientError
 from cdcd.core.facts import (
     LockLost,
@@ -66,7 +66,7 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.records.available import record_stream
-from cdcd.core.records.encoder import EncoderSettings, owner_headers
+from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.flattening import DELETE_TO_TOMBSTONE, REWRITE, TOMBSTONE, Flattening
 from cdcd.core.records.shaping.outbox import shaped
 from cdcd.core.records.shaping.routed import routed
@@ -123,6 +123,9 @@ def taken(settings: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     return {name: settings.pop(known) for known, name in names.items() if known in settings}
 
 
+ALL_TABLES = TableSelection()
+
+
 class Daemon:
     """An engine with a shell that does what it says, if the test wants it."""
 
@@ -135,7 +138,7 @@ class Daemon:
         unstreamed_until: int = 0,
         published: dict[int, str] | None = None,
         encoding: EncoderSettings = ENVELOPE,
-        wants: Callable[[str], bool] | None = None,
+        tables: TableSelection = ALL_TABLES,
         routes: tuple[TableRoutes, ...] = (),
         outbox: Outbox = NO_OUTBOX,
         **settings: Any,
@@ -171,22 +174,14 @@ class Daemon:
             "heartbeat": HeartbeatSettings(**taken(settings, HEARTBEAT)),
             **settings,
         }
-        self.engine = Engine(
+        begins = SessionStart(
             EngineSettings(**options),
             start,
-            assembler=self.assembler,
-            ledger=self.ledger,
-            encoder=encoder,
-            rows=routed(record_stream(encoding, False, self.facts), routes, encoding, self.facts),
-            published=self.published,
-            observe=self.facts,
-            now=self.now,
+            encoding,
+            self.published,
             unstreamed_until=unstreamed_until,
-            wants=wants,
+            tables=tables,
             outbox=outbox,
-            notes=None
-            if encoding.schemas_topic is None
-            else AsideNotes(encoding.schemas_topic, owner_headers(encoding)),
             exported=None
             if exported is None
             else ExportedTables(
@@ -195,6 +190,8 @@ class Daemon:
                 BUILTIN_TYPES,
             ),
         )
+        rows = routed(record_stream(encoding, False, self.facts), routes, encoding, self.facts)
+        self.engine = Engine(begins, self.assembler, encoder, rows, self.facts, self.now)
         self.shipped: list[Ship] = []
         self.told: list[StatusUpdate] = []
         self.asked: list[Any] = []

@@ -1,13 +1,15 @@
 """The initial snapshot at the slot's own snapshot, with answers made by hand."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from cdcd.core.engine.actions import Busy, Lost, Read
+from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.engine.exported import Exported
-from cdcd.core.engine.fates import NONE_ASIDE
+from cdcd.core.engine.fates import TOPIC, Fates
 from cdcd.core.engine.incremental import Incremental
+from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.errors import TransientError
 from cdcd.core.facts import (
@@ -20,7 +22,7 @@ from cdcd.core.facts import (
 from cdcd.core.snapshot.beginning import initial
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.reading import Changed, PageQuery, Refused, Rows, SourceTable, TooLarge
-from tests.unit.core.engine.tables import KEYED, PAGE, Facts, Rendering, table
+from tests.unit.core.engine.tables import KEYED, PAGE, Facts, Rendering, table, tasks
 
 NOTHING: Mapping[int, str] = {}
 T, U = table(1, "t", pages=2), table(2, "u", pages=1)
@@ -41,28 +43,28 @@ class Daemon:
         excluded: tuple[str, ...] = (),
         parallelism: int = 2,
         locked: Mapping[int, str] = NOTHING,
-        aside: Mapping[int, object] = NONE_ASIDE,
+        aside: Collection[int] = (),
     ) -> None:
         names = {each.oid: each.name for each in tables} if published is None else published
         self.rendering, self.facts = Rendering(), Facts()
+        settings = SnapshotSettings(chunk_bytes=PAGE, parallelism=parallelism)
+        fates = Fates([AsideTable(oid, 1, TOPIC) for oid in aside], names, observe=self.facts)
         for each in [each for each in tables if each.oid not in aside]:
             self.rendering.define(each.relation, KEYED, {})
         self.incremental = Incremental(
-            initial(Progress(), names, excluded, exported=True),
+            tasks(initial(Progress(), names, excluded, exported=True), names, self.facts),
             self.rendering,
-            SnapshotSettings(chunk_bytes=PAGE, parallelism=parallelism),
-            names=names,
+            settings,
+            fates,
             observe=self.facts,
-            changed=lambda: None,
         )
         self.exported = Exported(
             self.incremental.tasks,
             self.rendering,
-            {each.oid: each for each in tables},
-            chunk_bytes=PAGE,
-            parallelism=parallelism,
-            locked=locked,
-            aside=aside,
+            ExportedTables({each.oid: each for each in tables}, dict.fromkeys(locked, KEYED), {}, locked),
+            settings,
+            fates,
+            ends_rows=False,
         )
 
     @property
@@ -146,7 +148,7 @@ def test_tables_that_are_excluded_are_neither_read_nor_given_topics():
 
 
 def test_tables_that_are_set_aside_before_they_are_defined_are_given_no_topics():
-    daemon = Daemon(T, U, aside={1: "a rule cannot be followed"})
+    daemon = Daemon(T, U, aside=[1])
     assert daemon.exported.topics() == ("public.u",)
 
 

@@ -10,6 +10,8 @@ from cdcd.build import is_compiled
 from cdcd.core.catalog.oids import Oids
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.engine.actions import Busy, Compare, Compared, Differences, NextDifferences, NotComparable
+from cdcd.core.engine.checkpoint import AsideTable
+from cdcd.core.engine.fates import TOPIC, Fates
 from cdcd.core.engine.healing import NOT_READ, OTHER_ROWS, Healing
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
@@ -47,10 +49,9 @@ class World:
             self.tasks,
             self.rendering,
             self.tables,
-            aside=dict.fromkeys(self._aside),
+            Fates([AsideTable(oid, 1, TOPIC) for oid in self._aside], {}, observe=self.facts.append),
             chunk_bytes=100,
             observe=self.facts.append,
-            fault=None,
         )
 
     def answer(self, answer: Any) -> Any:

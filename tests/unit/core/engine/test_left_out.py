@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.engine.left_out import KeptStep, LeftOut, LeftOutTables, WentOut
 from cdcd.core.facts import TableReplaced
 from cdcd.core.protocol.frames import XLOG_HEADER
@@ -87,7 +88,7 @@ def test_what_an_open_transaction_says_of_a_table_leaves_its_events_alone():
 
 def test_events_of_tables_that_are_left_out_move_the_position_and_have_no_records(tmp_path: Path):
     # GIVEN a table that the pipeline has, and one that it leaves out
-    daemon = Daemon(tmp_path, wants=wants)
+    daemon = Daemon(tmp_path, tables=TableSelection(exclude=("*.audit",)))
     gone = wire.frame(Delete(None, OTHER, "K", (b"9", None)))
 
     # WHEN a transaction changes both, and another one that which is left out
@@ -116,7 +117,7 @@ def test_a_table_that_comes_back_from_a_name_that_is_left_out_ends_its_former_ro
     tmp_path: Path,
 ):
     # GIVEN a table that the pipeline has, with a row
-    daemon = Daemon(tmp_path, wants=wants)
+    daemon = Daemon(tmp_path, tables=TableSelection(exclude=("*.audit",)))
     daemon.tables[7] = table(7, pages=1)
     daemon.take(transaction(5, 100, described(), row(2)))
 

@@ -8,12 +8,13 @@ import pytest
 from cdcd.build import is_compiled
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.engine.actions import Ask, Enums, FindEnums, Look, Looked, Published
-from cdcd.core.engine.labels import Labels
+from cdcd.core.engine.labels import EnumQuestions, Labels
 from cdcd.core.engine.questions import PUBLISHED_S, Questions
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.reading import Visibility
+from tests.unit.core.engine.tables import no_fates
 
 TABLE = SimpleNamespace(
     oid=7, name="public.t", relation=Relation(None, 7, "public", "t", "d", (Column(1, "id", 23, -1),))
@@ -29,28 +30,26 @@ def test_a_table_is_relabelled_only_under_the_name_that_the_stream_has(is_new: b
     labels = Labels(tasks)
     defined: list[int] = []
     relabelled: list[int] = []
+    tables: Any = SimpleNamespace(
+        known_oids=frozenset, outdated=list, listed=lambda _answer: [], is_new=lambda _oid, _name: is_new
+    )
+    rendering: Any = SimpleNamespace(
+        has_room=False, is_altered=lambda _relation: False, is_defined=lambda table, *_: is_defined(table)
+    )
+    relations: Any = SimpleNamespace(relabelled=lambda oid, *_: relabelled.append(oid))
+
+    def is_defined(table: Relation) -> bool:
+        defined.append(table.oid)
+        return True
+
+    fates = no_fates()
     questions = Questions(
         incremental,
         None,
-        cast(
-            "Any",
-            SimpleNamespace(
-                known_oids=frozenset,
-                outdated=list,
-                listed=lambda _answer: [],
-                is_new=lambda _oid, _name: is_new,
-            ),
-        ),
-        labels,
-        rendering=cast(
-            "Any",
-            SimpleNamespace(
-                is_altered=lambda _relation: False, define=lambda relation, *_: defined.append(relation.oid)
-            ),
-        ),
-        queue=cast("Any", SimpleNamespace(room=False)),
-        topics=cast("Any", None),
-        relabelled=lambda oid, *_: relabelled.append(oid),
+        tables,
+        EnumQuestions(labels, incremental, tables, rendering, relations, fates),
+        rendering=rendering,
+        fates=fates,
         now=0.0,
     )
     answers: list[Any] = [

@@ -17,7 +17,7 @@ from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.signals import ADDED, PREFIX, REPLACED, Signal, token_digest
 from cdcd.core.snapshot.table_task import TableTask
 from cdcd.core.transactions.position import Position
-from tests.unit.core.engine.tables import Facts, Rendering
+from tests.unit.core.engine.tables import Facts, Rendering, no_fates, tasks
 
 
 class Daemon:
@@ -32,12 +32,11 @@ class Daemon:
     ) -> None:
         self.facts, self.changes = Facts(), 0
         self.incremental = Incremental(
-            progress or Progress(),
+            tasks(progress or Progress(), {}, self.facts, self._changed),
             Rendering(),
             SnapshotSettings(chunk_bytes=1000, parallelism=1),
-            names={},
+            no_fates(),
             observe=self.facts,
-            changed=self._changed,
         )
         self.requests = Requests(
             self.incremental,

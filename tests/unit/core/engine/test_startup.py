@@ -10,9 +10,9 @@ from cdcd.core.catalog.oids import Oids
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.routing import TopicNames
 from cdcd.core.engine.checkpoint import Checkpoint, RecordSettings, Seal, Source
-from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.logged import DurableLog, LoggedSession, LogOwner
 from cdcd.core.engine.record_settings import CHANGES, FORMS, ROOTS
+from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.engine.startup import (
     ASKED_MESSAGES,

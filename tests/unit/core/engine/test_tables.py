@@ -13,7 +13,7 @@ from cdcd.core.facts import TableAdded, TableReplaced
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.signals import ADDED, REPLACED
 from cdcd.core.snapshot.table_task import TableTask
-from tests.unit.core.engine.tables import Facts, Rendering
+from tests.unit.core.engine.tables import Facts, Rendering, no_fates, tasks
 
 BEFORE = {1: "public.a", 2: "public.b"}
 READY = 1000
@@ -34,12 +34,11 @@ class Daemon:
     ) -> None:
         self.facts, self.ready = Facts(), True
         self.incremental = Incremental(
-            progress or Progress(),
+            tasks(progress or Progress(), published, self.facts),
             Rendering(),
             SnapshotSettings(chunk_bytes=1000, parallelism=1),
-            names=published,
+            no_fates(),
             observe=self.facts,
-            changed=lambda: None,
         )
         self.tables = PublishedTables(
             self.incremental,
