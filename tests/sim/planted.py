@@ -161,7 +161,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "renewed_before_it_is_confirmed": _in_engine(LARGE_MESSAGES, renewal=large.RenewsUnconfirmed),
         "message_of_the_largest_size_shortened": _in_session(LARGE_MESSAGES, limits=large.ShortensTheLargest),
         "digest_of_the_whole_message": _in_session(LARGE_MESSAGES, limits=large.DigestsTheMessage),
-        "digest_delivered_as_the_content": _in_engine(LARGE_MESSAGES, ingest=large.DeliversTheDigest),
+        "digest_delivered_as_the_content": _in_engine(
+            LARGE_MESSAGES, message_records=large.DeliversTheDigest
+        ),
         "confirm_on_receive": _in_engine(feedback=stream.ConfirmsOnReceive),
         "rows_counted_before_delivery": _in_engine(delivery=stream.CountsWhatIsShipped),
         "waits_and_looks_delivered": _in_engine(ingest=stream.LooksDelivered),
@@ -231,12 +233,12 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "counts_not_in_the_position": _in_engine(METADATA_AND_CUT, queue=metadata.ForgetsCounts),
         "end_cut_off": _in_engine(METADATA_AND_CUT, queue=metadata.CutsOffTheEnd),
         "begin_comes_again": _in_session(METADATA_AND_CUT, encoder=metadata.BeginsAgainEncoder),
-        "heartbeat_names_its_batch": _in_engine(HEARTBEATS, heartbeat=heartbeats.NamesItsBatch),
+        "heartbeat_names_its_batch": _in_engine(HEARTBEATS, timed_records=heartbeats.NamesItsBatch),
         "heartbeat_query_without_the_lock": _in_engine(
-            HEARTBEATS_AT_A_SHUTDOWN, heartbeat=heartbeats.GoesOnWithoutTheLock
+            HEARTBEATS_AT_A_SHUTDOWN, timed_records=heartbeats.GoesOnWithoutTheLock
         ),
         "watermark_before_its_records": Planted(
-            Parts(engine=made_of(watermarks=watermarks.NamesItsBatch), sink=watermarks.MarksFirst),
+            Parts(engine=made_of(timed_records=watermarks.NamesItsBatch), sink=watermarks.MarksFirst),
             WATERMARKS,
         ),
         "numbers_guessed": _in_session(DESCRIBED, encoder=descriptions.GuessesNumbers),
@@ -256,7 +258,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "aside_not_written_down": _in_engine(TABLE_FAULTS, fates=aside.IsNotWrittenDown),
         "aside_undescribed": _in_engine(TABLE_FAULTS, fates=aside.ForgetsDescriptions),
         "aside_events_without_a_number": _in_engine(TABLE_FAULTS, left_out=left_out.DoesNotCount),
-        "aside_fault_counted_twice": _in_engine(TABLE_FAULTS, ingest=aside.CountsTheFaultTwice),
+        "aside_fault_counted_twice": _in_engine(TABLE_FAULTS, change_records=aside.CountsTheFaultTwice),
         "aside_rest_lost": _in_engine(TABLE_FAULTS, ingest=aside.LosesWhatFollows),
         "aside_held_step_lost": _in_engine(TABLE_FAULTS, ingest=aside.SetsTheHeldStepFree),
         "aside_request_refused_whole": _in_engine(TABLE_FAULTS, fates=aside.RefusesTheRequestWhole),
@@ -272,9 +274,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "aside_return_not_noted": _in_engine(
             TABLE_FAULTS_AND_KILLS["descriptions"], delivery=aside.NotesNoReturn
         ),
-        "aside_back_inside": _in_engine(TABLE_FAULTS, ingest=aside.ReturnsInsideATransaction),
+        "aside_back_inside": _in_engine(TABLE_FAULTS, between_transactions=aside.ReturnsInsideATransaction),
         "aside_rest_of_the_step": _in_engine(TABLE_FAULTS, ingest=aside.SendsTheRestOfTheStep),
-        "aside_precedents_lost": _in_engine(TABLE_FAULTS, ingest=aside.LosesWhatPrecedes),
+        "aside_precedents_lost": _in_engine(TABLE_FAULTS, change_records=aside.LosesWhatPrecedes),
         "aside_counted_in_runs": _in_engine(TABLE_FAULTS, left_out=aside.CountsRunsOfEvents),
         "aside_stays_out": _in_engine(TABLE_FAULTS, left_out=aside.StaysOut),
         "refused_batch_stripped_of_all": _in_engine(TABLE_FAULTS, queue=aside.StripsAll),

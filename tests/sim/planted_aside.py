@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.engine.between_transactions import BetweenTransactions
+from cdcd.core.engine.change_records import Added, ChangeRecords
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.engine.delivery import Delivery, Notes
 from cdcd.core.engine.fates import RETRY_S, Fates
@@ -65,11 +67,11 @@ class SendsTheBatchWhole(BatchQueue):
         return
 
 
-class CountsTheFaultTwice(Ingest):
+class CountsTheFaultTwice(ChangeRecords):
     """The event at fault has two numbers."""
 
-    def _encode_without(self, step: Changes, before: int, error: CdcdError) -> int:
-        done = super()._encode_without(step, before, error)
+    def _add_without(self, step: Changes, before: int, error: CdcdError) -> Added:
+        done = super()._add_without(step, before, error)
         self._encoder.skip(1)
         return done
 
@@ -151,12 +153,12 @@ class LetsGoTooSoon(Fates):
         return list(self._left)
 
 
-class ReturnsInsideATransaction(Ingest):
+class ReturnsInsideATransaction(BetweenTransactions):
     """A table comes back while a transaction is open."""
 
-    def between(self, now: float) -> None:
-        self._place(now)
-        super().between(now)
+    def reached(self, now: float) -> None:
+        self._come_back(now)
+        super().reached(now)
 
 
 class SendsTheRestOfTheStep(Ingest):
@@ -212,12 +214,12 @@ class DropsTheRefusedBatch(Delivery):
         self._queue.delivered(batch)
 
 
-class LosesWhatPrecedes(Ingest):
+class LosesWhatPrecedes(ChangeRecords):
     """The records of the step before the event at fault are lost."""
 
-    def _encode_without(self, step: Changes, before: int, error: CdcdError) -> int:
-        self._records.clear()
-        return super()._encode_without(step, before, error)
+    def _add_without(self, step: Changes, before: int, error: CdcdError) -> Added:
+        self._current.records.clear()
+        return super()._add_without(step, before, error)
 
 
 class CountsRunsOfEvents(LeftOutTables):

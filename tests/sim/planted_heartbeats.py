@@ -1,6 +1,6 @@
 """Bugs of heartbeats."""
 
-from cdcd.core.engine.heartbeat import Heartbeat
+from cdcd.core.engine.timed_records import Heartbeat
 
 
 class NamesItsBatch(Heartbeat):

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 
-from cdcd.core.engine.ingest import Ingest
+from cdcd.core.engine.message_records import MessageRecords
 from cdcd.core.engine.renewal import Renewal
 from cdcd.core.protocol.shortened import MessageLimits
 
@@ -33,7 +33,7 @@ class DigestsTheMessage(MessageLimits):
         return None if found is None else found[:-32] + hashlib.sha256(data).digest()
 
 
-class DeliversTheDigest(Ingest):
+class DeliversTheDigest(MessageRecords):
     """Size and digest are delivered as if they were the content of the message."""
 
     def _without_value(self, frame: bytes, in_stream: bool, known: int) -> int:

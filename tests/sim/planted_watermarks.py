@@ -1,6 +1,6 @@
 """Bugs of watermarks."""
 
-from cdcd.core.engine.watermarks import Watermarks
+from cdcd.core.engine.timed_records import Watermarks
 from tests.sim.sink import Sink
 
 

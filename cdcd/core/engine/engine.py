@@ -28,7 +28,10 @@ from typing import Final
 from cdcd.core.catalog.patterns import matcher
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.engine.actions import Action, Answer, End, Status, Turn, Wait
+from cdcd.core.engine.between_transactions import BetweenTransactions
+from cdcd.core.engine.change_records import ChangeRecords
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
+from cdcd.core.engine.current_transaction import CurrentTransaction
 from cdcd.core.engine.delivery import Delivery
 from cdcd.core.engine.described import DescribedRelations
 from cdcd.core.engine.ending import Ending, TablesRefusedError, shut_down
@@ -45,22 +48,23 @@ from cdcd.core.engine.fates import (
 )
 from cdcd.core.engine.feedback import Feedback, reply_requested
 from cdcd.core.engine.healing import Healing
-from cdcd.core.engine.heartbeat import Heartbeat
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.ingest import Ingest
 from cdcd.core.engine.labels import EnumQuestions, Labels
 from cdcd.core.engine.left_out import LeftOutTables
+from cdcd.core.engine.message_records import MessageRecords
 from cdcd.core.engine.prepared_age import PreparedAge
 from cdcd.core.engine.questions import BeforeStream, Questions
 from cdcd.core.engine.queue import Batch, BatchQueue
+from cdcd.core.engine.refused_rows import RecordLimits
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.renewal import Renewal, RenewalError
 from cdcd.core.engine.requests import Requests
 from cdcd.core.engine.session_start import ExportedTables, SessionStart
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.tables import PublishedTables
+from cdcd.core.engine.timed_records import Heartbeat, TimedRecords, Watermarks
 from cdcd.core.engine.topics import Topics
-from cdcd.core.engine.watermarks import Watermarks
 from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.core.facts import Observer
 from cdcd.core.protocol.frames import write_frame
@@ -134,14 +138,9 @@ class Engine:
         )
         self._feedback = Feedback(settings.status_interval_s, now)
         self._topics = Topics(start.outbox, marked=settings.heartbeat.watermark_s > 0)
+        limits = RecordLimits(settings.record_bytes_max, settings.fails_over_bytes)
         self._rendering = SnapshotRows(
-            rows,
-            self.queue,
-            self._topics,
-            start.encoding.chosen_keys,
-            record_bytes_max=settings.record_bytes_max,
-            fails_over_bytes=settings.fails_over_bytes,
-            gap=start.gap,
+            rows, self.queue, self._topics, start.encoding.chosen_keys, limits, start.gap
         )
         tasks = SnapshotTasks(
             checkpoint.snapshot or Progress(), names=published, observe=observe, changed=self.queue.touch
@@ -195,6 +194,7 @@ class Engine:
         if bindings.text(checkpoint.position.end_lsn) != checkpoint.bindings:
             # A table that was looked at before the session began is protected after the next start, too.
             self.queue.touch()
+        self._timed: list[TimedRecords] = []
         self._heartbeat: Heartbeat | None = None
         if settings.heartbeat.interval_s:
             self._heartbeat = Heartbeat(
@@ -204,37 +204,31 @@ class Engine:
                 topics=self._topics,
                 held=self._held,
             )
+            self._timed.append(self._heartbeat)
         self._checked: frozenset[str] = frozenset()
         """Topics that the start has checked, if they are there."""
-        self._watermarks: Watermarks | None = None
         if settings.heartbeat.watermark_s:
             self._checked = frozenset(map(self._rendering.topic_named, published.values()))
-            self._watermarks = Watermarks(
-                settings.heartbeat.watermark_s, queue=self.queue, held=self._held, topics=self._marked_topics
+            self._timed.append(
+                Watermarks(
+                    settings.heartbeat.watermark_s,
+                    queue=self.queue,
+                    held=self._held,
+                    topics=self._marked_topics,
+                )
             )
+        self._current = CurrentTransaction(encoder, self.queue, self._topics, observe)
+        self._between = BetweenTransactions(
+            self.queue, self._rendering, self.incremental, tables, labels, self._timed, self._come_back
+        )
         self._ingest = Ingest(
-            assembler=assembler,
-            encoder=encoder,
-            rows=self._rendering,
-            queue=self.queue,
-            ledger=self.ledger,
-            incremental=self.incremental,
-            relations=relations,
-            tables=tables,
-            labels=labels,
-            requests=requests,
-            topics=self._topics,
-            observe=observe,
-            ends_former_rows=settings.truncate and settings.snapshot.reads,
-            heartbeat=self._heartbeat,
-            watermarks=self._watermarks,
-            left_out=LeftOutTables(None if start.tables.is_all else start.tables.test(), self.fates),
-            message_prefixes=settings.message_prefixes,
-            renewal=self._renewal,
-            record_bytes_max=settings.record_bytes_max,
-            fails_over_bytes=settings.fails_over_bytes,
-            fates=self.fates,
-            place=self._between,
+            assembler,
+            self._current,
+            ChangeRecords(self._current, relations, self.incremental, tables, self.fates, limits),
+            MessageRecords(self._current, requests, settings.message_prefixes, observe),
+            self._between,
+            LeftOutTables(None if start.tables.is_all else start.tables.test(), self.fates),
+            self._renewal,
         )
         self._questions = Questions(
             self.incremental,
@@ -321,7 +315,7 @@ class Engine:
     @property
     def cuts(self) -> int:
         """How many transactions were cut because they were larger than a Kafka transaction may be."""
-        return self._ingest.cuts
+        return self._current.cuts
 
     @property
     def requests_refused(self) -> int:
@@ -348,10 +342,8 @@ class Engine:
     def stream_begun(self, now: float) -> None:
         """START_REPLICATION was accepted."""
         self._streams = True
-        if self._heartbeat is not None:
-            self._heartbeat.begin(now)
-        if self._watermarks is not None:
-            self._watermarks.begin(now)
+        for each in self._timed:
+            each.begin(now)
 
     def frames_received(self, frames: list[bytes], now: float) -> None:
         """Frames came, in their order. Ask `next_action` until `wants_frames` is true again.
@@ -391,14 +383,14 @@ class Engine:
         self._topics.ready(topics)
         self._ingest.relations.topics_ready()
         self.incremental.look_ups.topics_ready(now)
-        self._ingest.between(now)
+        self._between.reached(now)
 
     def schemas_ready(self, schemas: Collection[SchemaUse], now: float) -> None:
         """These schemas are registered, and their ids are in the encoders' `SchemaIds`."""
         self._topics.registered(schemas)
         self._ingest.relations.topics_ready()
         self.incremental.look_ups.topics_ready(now)
-        self._ingest.between(now)
+        self._between.reached(now)
 
     def topics_refused(self, refused: Mapping[str, CdcdError], now: float) -> None:
         """Records cannot go to these topics, each for a reason. The tables that have them are set aside.
@@ -414,7 +406,7 @@ class Engine:
                 raise error
             for each in oids:
                 self._fault(each, TOPIC, error)
-        self._ingest.between(now)
+        self._between.reached(now)
 
     def schemas_refused(self, refused: Mapping[SchemaUse, CdcdError], now: float) -> None:
         """The registry refuses these schemas. The tables that have them are set aside.
@@ -429,21 +421,19 @@ class Engine:
                 raise error
             for oid in oids:
                 self._fault(oid, REGISTRY, error)
-        self._ingest.between(now)
+        self._between.reached(now)
 
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
         """The answer to a question about tables."""
         self._questions.answered(ticket, answer, now)
         self._ending.fail(self._questions.failure)
-        self._ingest.between(now)
+        self._between.reached(now)
 
     def delivered(self, batch: Batch, now: float) -> None:
         """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
         self._delivery.delivered(batch)
-        if self._heartbeat is not None:
-            self._heartbeat.delivered(batch)
-        if self._watermarks is not None:
-            self._watermarks.delivered(batch)
+        for each in self._timed:
+            each.delivered(batch)
         self._ingest.delivered()
         if batch.closes:
             self.incremental.tasks.delivered(self.checkpoint.snapshot, now)
@@ -542,7 +532,7 @@ class Engine:
         self, oid: int, name: str, fault: str, error: CdcdError, *, lsn: int | None = None
     ) -> None:
         if lsn is None:
-            lsn = self._ingest.place_lsn if self._is_built else self.queue.position.end_lsn
+            lsn = self._current.place_lsn if self._is_built else self.queue.position.end_lsn
         topic = self._rendering.topic_named(name) if name else ""
         set_aside = self.fates.set_aside(
             oid, name, topic, fault=fault, reason=error.message, hint=error.hint, lsn=lsn
@@ -595,7 +585,7 @@ class Engine:
         fate = self.fates.aside.get(oid)
         return self._name_of(oid) if fate is None or not fate.name else fate.name
 
-    def _between(self, now: float) -> None:
+    def _come_back(self, now: float) -> None:
         """Bring tables back between two transactions, and remove dropped tables from the tables that are set aside."""
         if not self._streams or self.queue.position.events_done:
             # A session that goes on inside of a transaction finishes this transaction first.
@@ -639,10 +629,8 @@ class Engine:
                 period, and then ends. What an undecided PREPARE holds up cannot be confirmed.
         """
         self._ending.lock_lost(error, sqlstate, shutting_down=shutting_down, now=now)
-        if self._heartbeat is not None:
-            self._heartbeat.end()
-        if self._watermarks is not None:
-            self._watermarks.end()
+        for each in self._timed:
+            each.end()
 
     def warn_of_prepared(self, age_s: float) -> None:
         """Warn of prepared transactions from this age on, in seconds."""
@@ -669,7 +657,7 @@ class Engine:
             self.fates.plan(now)
             due_at = self.fates.next_at()
             if due_at is not None and due_at <= now:
-                self._ingest.between(now)
+                self._between.reached(now)
         ending = self._ending
         if ending.error is not None:
             return End(ending.error)
@@ -682,12 +670,9 @@ class Engine:
             return self._end_with(shut_down())
         if self._may_renew() and self._renewal.is_due(self._feedback.told, now):
             return self._end_with(RenewalError("A large message has passed through the connection."))
-        action: Action | None = None
-        if self._heartbeat is not None:
-            self._heartbeat.beat(now, unix_us)
-            action = self._heartbeat.query(now)
-        if self._watermarks is not None:
-            self._watermarks.mark(now)
+        for each in self._timed:
+            each.put(now, unix_us)
+        action: Action | None = None if self._heartbeat is None else self._heartbeat.query(now)
         action = action or self._delivery.next(now) or self._ingest.relations.next(now)
         if action is not None:
             return action
@@ -757,10 +742,7 @@ class Engine:
         if self._streams:
             times.append(self._feedback.next_at(self.ledger.flushed))
             times.append(self._questions.next_at())
-            if self._heartbeat is not None:
-                times.append(self._heartbeat.next_at())
-            if self._watermarks is not None:
-                times.append(self._watermarks.next_at())
+            times += [each.next_at() for each in self._timed]
             if self._may_renew():
                 times.append(self._renewal.next_at(self._feedback.told))
         times += [self._ending.grace_until, self._ingest.relations.ask_at, self._fates_at(now)]
@@ -780,7 +762,7 @@ class Engine:
         self._prepared_age.check(self.assembler.oldest_prepared(), self.ledger.flushed, unix_us)
 
     def _before_cut(self) -> None:
-        self._ingest.apply_deferred()
+        self._current.apply_effects()
 
     def _counts(self) -> Counts:
         metadata = self.encoder.metadata

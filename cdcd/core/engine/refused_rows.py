@@ -29,6 +29,24 @@ _COPIED_HEX_HEAD: Final = 3
 """Number of bytes before the digits of a bytea: in the stream, and in COPY, which escapes the backslash."""
 
 
+class RecordLimits:
+    """The sizes of records that Kafka takes (`EngineSettings`).
+
+    Attributes:
+        record_bytes_max: as in `EngineSettings`.
+        row_bytes_max: bytes of a row's frame, or of rows of COPY, above which `refuse` is called; 0: it never is.
+        fails_over: size of key and value above which a record is a fault of its table.
+    """
+
+    def __init__(self, record_bytes_max: int = 0, fails_over_bytes: int = 0) -> None:
+        self.record_bytes_max = record_bytes_max
+        self.row_bytes_max = max(record_bytes_max, LOOKED_AT_BYTES) if record_bytes_max else 0
+        self.fails_over = fails_over_bytes or ANY_SIZE
+
+
+NO_LIMITS: Final = RecordLimits()
+
+
 def refuse(frame: bytes, in_stream: bool, encoder: Encoder, bytes_max: int) -> None:
     """Refuse the row in the frame if its record has more than `bytes_max` bytes in any case.
 

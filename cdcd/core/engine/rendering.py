@@ -8,7 +8,7 @@ from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.actions import Differences, Looked
 from cdcd.core.engine.fates import BELONGS, Fates, fault_of
 from cdcd.core.engine.queue import BatchQueue
-from cdcd.core.engine.refused_rows import ANY_SIZE, LOOKED_AT_BYTES, refuse_lines, too_large
+from cdcd.core.engine.refused_rows import NO_LIMITS, RecordLimits, refuse_lines, too_large
 from cdcd.core.engine.topics import Topics
 from cdcd.core.errors import FatalError
 from cdcd.core.protocol.messages import Relation
@@ -84,15 +84,13 @@ class SnapshotRows:
         queue: BatchQueue,
         topics: Topics,
         chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,
-        *,
-        record_bytes_max: int = 0,
-        fails_over_bytes: int = 0,
+        limits: RecordLimits = NO_LIMITS,
         gap: Gap | None = None,
     ) -> None:
         self._gap = gap
-        self._fails_over = fails_over_bytes or ANY_SIZE
-        self._row_bytes_max = max(record_bytes_max, LOOKED_AT_BYTES) if record_bytes_max else 0
-        self._record_bytes_max = record_bytes_max
+        self._fails_over = limits.fails_over
+        self._row_bytes_max = limits.row_bytes_max
+        self._record_bytes_max = limits.record_bytes_max
         self.encoder = encoder
         self.unix_us = 0
         self._queue = queue

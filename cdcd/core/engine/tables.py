@@ -82,6 +82,11 @@ class PublishedTables:
         """Outdated tables whose former rows end with a record that is decoded, and not yet in the queue."""
         self._write_down()
 
+    @property
+    def ends_rows(self) -> bool:
+        """True if a truncate record ends the former rows of a topic, which the caller makes where it owes one."""
+        return self._ends_rows
+
     def outdated(self) -> list[int]:
         """Tables whose topics have rows from before a gap. They are not read while they are among these."""
         return [oid for oid in self._incremental.progress.outdated.oids if oid not in self._ended]

@@ -7,6 +7,7 @@ import pytest
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.engine.refused_rows import (
     LOOKED_AT_BYTES,
+    RecordLimits,
     least_bytes,
     least_bytes_of_line,
     refuse,
@@ -112,7 +113,7 @@ def test_a_row_that_a_change_has_overtaken_is_not_refused():
     settings = EncoderSettings("1", "p", "d")
     large = LOOKED_AT_BYTES + 1
     rows = Rows([b"1\t" + b"a" * large + b"\n"], large + 3)
-    found = SnapshotRows(record_stream(settings), make(), Topics(), record_bytes_max=1000)
+    found = SnapshotRows(record_stream(settings), make(), Topics(), limits=RecordLimits(1000))
     described = Relation(None, 1, "public", "t", "d", (Column(1, "id", 23, -1), Column(0, "c", TEXT, -1)))
     found.define(described, TableDescription(("id",)), {})
     found.put(1, rows, event_no=0, dropped={b'{"id":1}'}, progress=lambda _: None)

@@ -1,0 +1,101 @@
+"""The transaction whose events are being put into the queue: its numbers, its records, and its effects on the daemon.
+
+The rule: effects of a transaction on the daemon (a request, or a name that goes to another table) are applied when its
+events count as delivered, so that they are repeated after a restart in between.
+"""
+
+from collections.abc import Callable
+
+from cdcd.core.engine.queue import BatchQueue
+from cdcd.core.engine.topics import Topics
+from cdcd.core.facts import Observer, TransactionLarge
+from cdcd.core.records.encoder import Encoder, LateRecords, Record
+from cdcd.core.transactions.steps import Closed, Opened
+
+
+class CurrentTransaction:
+    """The open transaction, or the last one. The caller fills `records` and calls `add` for each part of its events.
+
+    Attributes:
+        records: the records that the next `add` moves into the queue.
+        unix_us: the wall clock of the turn, in microseconds since 1970.
+        xid, commit_lsn: of the transaction that was opened last.
+        cuts: number of transactions that were cut because they were larger than a Kafka transaction may be.
+    """
+
+    def __init__(self, encoder: Encoder, queue: BatchQueue, topics: Topics, observe: Observer) -> None:
+        self.encoder = encoder
+        self.queue = queue
+        self.records: list[Record] = []
+        self.unix_us = 0
+        self.xid = 0
+        self.commit_lsn = 0
+        self.cuts = 0
+        self._topics = topics
+        self.observe = observe
+        self._metadata = encoder.metadata
+        self._start = queue.position
+        self._whole: Opened | None = None
+        """The open transaction as long as it is not cut."""
+        self._effects: list[Callable[[], None]] = []
+
+    @property
+    def place_lsn(self) -> int:
+        """Return the commit LSN of the open transaction, or between two transactions, the end of the last one."""
+        return self.queue.position.end_lsn if self.queue.between else self.commit_lsn
+
+    def open(self, step: Opened) -> None:
+        """Begin a transaction. The events that `step.skip` counts are delivered already."""
+        self._whole = step
+        self.xid = step.xid
+        self.commit_lsn = step.commit_lsn
+        self.encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
+        if step.skip:
+            self.encoder.skip(step.skip)
+            if self._metadata is not None:
+                self._metadata.restore(self._start.counts)
+        self.queue.begin(step.commit_lsn, step.skip)
+
+    def add(self, size: int, count: int, late: LateRecords | None = None) -> None:
+        """Move `records`, which are `size` bytes for `count` events, into the queue, and `late` behind them."""
+        if self.queue.add(self.records, size, count, late):
+            self._cut()
+
+    def leave_out(self, count: int) -> None:
+        """Count events that have no records."""
+        self.encoder.skip(count)
+        if self.queue.add(self.records, 0, count):
+            self._cut()
+
+    def _cut(self) -> None:
+        if self._whole is None:
+            return
+        whole, self._whole = self._whole, None
+        if self.queue.is_transactional:
+            self.cuts += 1
+            self.observe(TransactionLarge(xid=whole.xid, commit_lsn=whole.commit_lsn))
+
+    def close(self, step: Closed) -> None:
+        """End the transaction: its effects are applied, and its last batch has the position behind it."""
+        self.apply_effects()
+        if self._metadata is not None:
+            size = self._metadata.ended(self.records)
+            self.queue.append(self.records, size)
+        self.queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
+
+    def defer(self, effect: Callable[[], None]) -> None:
+        """Call `effect` when the transaction's events up to here count as delivered."""
+        self._effects.append(effect)
+
+    def apply_effects(self) -> None:
+        """Apply the effects of the transaction on the daemon, because its events count as delivered from here on."""
+        if self._effects:
+            effects, self._effects = self._effects, []
+            for apply in effects:
+                apply()
+
+    def has_schemas(self, of: int) -> bool:
+        """Return whether the records of logical messages, or of transactions, have the ids of their schemas; those that
+        are lacking are requested.
+        """
+        return self._topics.are_registered(self.encoder.unregistered(of))
