@@ -19,7 +19,14 @@ from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.tools.adopt import settings
 from cdcd.tools.adopt.connect_api import Connector, read_file
 from cdcd.tools.adopt.database import Narrowing, captured, narrowing, read_known
-from cdcd.tools.adopt.judging import OVERRIDE, Finding, is_of_transforms, judge, with_worker
+from cdcd.tools.adopt.judging import (
+    OVERRIDE,
+    Finding,
+    is_of_transforms,
+    judge,
+    with_present_names,
+    with_worker,
+)
 from cdcd.tools.adopt.reach import KnownTable
 from cdcd.tools.adopt.references import References
 from cdcd.tools.adopt.settings import Settings
@@ -151,6 +158,7 @@ def adopt(
 
     Raises ConfigError: no configuration of cdcd's can be made of it.
     """
+    options = with_present_names(options)
     references = References()
     findings = judge(options, references)
     lists = read_lists(options)

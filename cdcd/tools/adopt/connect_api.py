@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+import yaml
+
 from cdcd.adapters.credentials.command import without_secrets
 from cdcd.adapters.credentials.requests import REDIRECTED, REDIRECTS, opener, reason
 from cdcd.config.masking import mask_text
@@ -29,7 +31,7 @@ BYTES_MAX: Final = 4_194_304
 
 
 def read_file(path: Path) -> dict[str, str]:
-    """The options in the file: JSON, by what it begins with, or Java's properties.
+    """The options in the file: JSON, a KafkaConnector of Strimzi's, or Java's properties of Connect or Debezium Server.
 
     Raises ConfigError, which repeats nothing of the file: it may hold secrets.
     """
@@ -47,7 +49,9 @@ def read_file(path: Path) -> dict[str, str]:
         raise ConfigError(f"{path}: not UTF-8 text, at byte {error.start}.") from None
     if text.lstrip().startswith("{"):
         return from_json(text, str(path))
-    return from_properties(text)
+    if _RESOURCE.search(text):
+        return from_resource(text, str(path))
+    return of_server(from_properties(text))
 
 
 def from_json(text: str, source: str) -> dict[str, str]:
@@ -71,6 +75,62 @@ def from_json(text: str, source: str) -> dict[str, str]:
     if isinstance(found.get("name"), str):
         options.setdefault("name", found["name"])
     return options
+
+
+_RESOURCE: Final = re.compile(r"^kind:\s*['\"]?KafkaConnector\b", re.MULTILINE)
+
+
+def from_resource(text: str, source: str) -> dict[str, str]:
+    """The options of a KafkaConnector, which Strimzi's operator gives to Kafka Connect."""
+    try:
+        found: Any = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"{source}: not YAML, or several documents.") from None
+    spec = found.get("spec")
+    if not isinstance(spec, dict) or not isinstance(spec.get("config"), dict):
+        raise ConfigError(f"{source}: the KafkaConnector has no spec.config.")
+    name = str((found.get("metadata") or {}).get("name", ""))
+    outer = {"connector.class": spec.get("class"), "tasks.max": spec.get("tasksMax"), "name": name or None}
+    return from_json(json.dumps({**outer, **spec["config"]}, default=str), source)
+
+
+_SOURCE: Final = "debezium.source."
+_SERVER: Final = {
+    "debezium.transforms": "transforms",
+    "debezium.predicates": "predicates",
+    "debezium.sink.kafka.producer": "producer.override",
+    "debezium.format.key": "key.converter",
+    "debezium.format.value": "value.converter",
+}
+"""What options of Debezium Server begin with, and what those of Kafka Connect have in their place."""
+
+_CONVERTERS: Final = {
+    "json": "org.apache.kafka.connect.json.JsonConverter",
+    "avro": "io.confluent.connect.avro.AvroConverter",
+    "protobuf": "io.confluent.connect.protobuf.ProtobufConverter",
+    "cloudevents": "io.debezium.converters.CloudEventsConverter",
+}
+
+
+def of_server(options: dict[str, str]) -> dict[str, str]:
+    """The options of Debezium Server as those of a connector. Others are returned as they are.
+
+    Debezium Server keeps its position in a file or a topic of its own, and writes to Kafka by the producer of its sink.
+    """
+    if not any(name.startswith(_SOURCE) for name in options):
+        return options
+    found = {"key.converter": _CONVERTERS["json"], "value.converter": _CONVERTERS["json"]}
+    for name, value in options.items():
+        begin = next((each for each in _SERVER if name == each or name.startswith(f"{each}.")), None)
+        if name.startswith(_SOURCE):
+            found[name.removeprefix(_SOURCE)] = value
+        elif begin is None:
+            found[name] = value
+        elif name == begin and "format" in begin:
+            found[_SERVER[begin]] = _CONVERTERS.get(value.strip().lower(), value)
+        else:
+            found[_SERVER[begin] + name.removeprefix(begin)] = value
+    return found
 
 
 def from_properties(text: str) -> dict[str, str]:

@@ -243,6 +243,10 @@ class Transform:
         """An option that is a list."""
         return tuple([each.strip() for each in self.text(name).split(",") if each.strip()])
 
+    def listed(self, name: str, former: str) -> tuple[str, ...]:
+        """An option that is a list; `former` is its name before Kafka 2.6, which Kafka 4.0 does not read any more."""
+        return self.texts(name) or self.texts(former)
+
     def flag(self, name: str, *, default: bool) -> bool:
         return self.text(name, str(default)).lower() == "true"
 

@@ -17,7 +17,7 @@ from cdcd.tools.adopt.reach import Known
 from cdcd.tools.adopt.references import References, has_placeholder, secret_file
 from cdcd.tools.adopt.rules import KERBEROS
 from cdcd.tools.adopt.transforms import Judged, judge_transforms, of_option
-from cdcd.tools.adopt.verdicts import Kind, Verdict, lacks, same
+from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, same
 
 _CLOUDEVENTS: Final = "io.debezium.converters.cloudeventsconverter"
 _CONVERTERS: Final = {
@@ -114,6 +114,49 @@ def of_heartbeat(name: str, options: Mapping[str, str], found: Verdict) -> Verdi
     if begins == _USUAL or has_placeholder(prefix) or has_placeholder(begins):
         return found
     return same("topics.heartbeat is this, a point and the prefix.", topics__heartbeat=f"{begins}.{prefix}")
+
+
+_OVERRIDES: Final = "snapshot.select.statement.overrides"
+_WHOLE: Final = re.compile(
+    r"\b(?:order\s+by|group\s+by|limit|offset|fetch|distinct|union|with|having)\b|;", re.IGNORECASE
+)
+"""What a query of one chunk cannot have: cdcd reads a table in chunks."""
+_NO_ALIAS: Final = re.compile(
+    r"\s*(?:where|join|inner|left|right|full|cross|natural|on|using|tablesample)\b|\s*[,)]|\s*$",
+    re.IGNORECASE,
+)
+
+
+def of_overrides(name: str, options: Mapping[str, str], found: Verdict) -> Verdict:
+    """The verdict on a query of a snapshot: `snapshot.queries`, or `found` if cdcd has no such query."""
+    table = name.removeprefix(f"{_OVERRIDES}.")
+    if table == name:
+        return found
+    if table not in map(str.strip, options.get(_OVERRIDES, "").split(",")):
+        return Verdict(Kind.IRRELEVANT, f"{_OVERRIDES} does not name the table.")
+    query = _query_of_chunks(table, options[name].strip().rstrip(";"))
+    if query is None:
+        return found
+    return differs(
+        "snapshot.queries, in which {rows} stands for a chunk of the table. search_path is pg_catalog when the query "
+        "runs, so write functions and other tables with their schema. `cdcd check` shows whether the query returns the "
+        "columns of the table.",
+        snapshot__queries={table: query},
+    )
+
+
+def _query_of_chunks(table: str, query: str) -> str | None:
+    """The query with `{rows}` in place of the table; None: the query needs the whole table, or reads it twice."""
+    parts = table.split(".")
+    if len(parts) != 2 or _WHOLE.search(query) or "{" in query:
+        return None
+    schema, name = [rf'"?{re.escape(part)}"?' for part in parts]
+    places = list(re.finditer(rf"\bfrom\s+(?:{schema}\s*\.\s*)?{name}(?![\w\".])", query, re.IGNORECASE))
+    if len(places) != 1:
+        return None
+    behind = query[places[0].end() :]
+    alias = f' AS "{parts[1]}"' if _NO_ALIAS.match(behind) else ""
+    return f"{query[: places[0].start()]}FROM {{rows}}{alias}{behind}"
 
 
 USER_INFO: Final = "basic.auth.user.info"
@@ -249,6 +292,30 @@ def with_worker(options: Mapping[str, str], worker: Mapping[str, str]) -> dict[s
     return {**inherited, **options}
 
 
+_FORMER_NAMES: Final = {
+    "table.whitelist": "table.include.list",
+    "table.blacklist": "table.exclude.list",
+    "schema.whitelist": "schema.include.list",
+    "schema.blacklist": "schema.exclude.list",
+    "column.whitelist": "column.include.list",
+    "column.blacklist": "column.exclude.list",
+    "toasted.value.placeholder": "unavailable.value.placeholder",
+}
+"""Names that only Debezium before 2.0 reads, with the present ones."""
+
+
+def with_present_names(options: Mapping[str, str]) -> dict[str, str]:
+    """The options, and those with a former name under their present names, as Debezium before 2.0 reads them.
+
+    Debezium 2.0 replaced database.server.name by topic.prefix, which it requires: a connector with topic.prefix does
+    not read former names.
+    """
+    if options.get("topic.prefix", "").strip():
+        return dict(options)
+    present = {new: options[old] for old, new in _FORMER_NAMES.items() if options.get(old, "").strip()}
+    return {**present, **options}
+
+
 def judge(options: Mapping[str, str], references: References, known: Known = None) -> list[Finding]:
     """The findings, in the order of the tables; what no table has comes last.
 
@@ -278,7 +345,7 @@ def _with_others(finding: Finding, options: Mapping[str, str], transforms: Judge
         verdict = of_option(finding.name, transforms, finding.verdict)
         return replace(finding, verdict=not_flattened(options, verdict))
     columns = of_columns(finding.name, options.get(finding.name, ""), known, finding.verdict)
-    beside = of_heartbeat(finding.name, options, columns)
+    beside = of_overrides(finding.name, options, of_heartbeat(finding.name, options, columns))
     return replace(finding, verdict=of_converter(finding.name, options, beside))
 
 

@@ -145,7 +145,8 @@ def checked(settings: Settings, references: References, file: str) -> Config:
     environ = {
         name: os.environ.get(name, references.given.get(name, _STAND_IN)) for name in references.variables
     }
-    return parse_config(as_text(_without_missing_files(settings), ()), environ, file)
+    absent = [name for name, value in environ.items() if value == _STAND_IN]
+    return parse_config(as_text(_with_stand_ins(settings, absent), ()), environ, file)
 
 
 def missing_secrets(settings: Settings, references: References) -> list[str]:
@@ -164,7 +165,12 @@ def _secret_files(settings: Settings) -> list[str]:
     return [file for file in files if file]
 
 
-def _without_missing_files(settings: Settings) -> Settings:
+def _with_stand_ins(settings: Settings, absent: Sequence[str]) -> Settings:
+    """The settings with stand-ins for files and for the registry's URL, if they are not on this machine.
+
+    Args:
+        absent: variables that have only a stand-in.
+    """
     postgres, kafka = dict(settings.get("postgres", {})), dict(settings.get("kafka", {}))
     file = postgres.get("password_file")
     if file and not Path(file).exists():
@@ -182,6 +188,8 @@ def _without_missing_files(settings: Settings) -> Settings:
     if file and not Path(file).exists():
         del registry["token_file"]
         registry["token"] = _STAND_IN
+    if any(f"${{{name}}}" in str(registry.get("url")) for name in absent):
+        registry["url"] = "http://registry"
     for name in ("ca_file", "certificate_file", "key_file"):
         # They are read when the registry is asked.
         registry.pop(name, None)

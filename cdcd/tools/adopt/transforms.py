@@ -137,6 +137,9 @@ def _added(transform: Transform) -> set[str]:
     return found
 
 
+_FORMER_FLATTENING: Final = f"{DEBEZIUM}unwrapfromenvelope"
+
+
 UNKNOWN_CLASS: Final = (
     "cdcd loads no Java classes, and delivers whole records to the topic of each table. Let the consumers or a job "
     "that reads the topics do the work of the transform, and accept this option."
@@ -160,6 +163,7 @@ def drop_schema_changes(_transform: Transform, _course: Course) -> Verdict:
 
 CLASSES: Final[Mapping[str, Callable[[Transform, Course], Verdict]]] = {
     FLATTENING: flatten,
+    _FORMER_FLATTENING: flatten,
     REGEX_ROUTER: route,
     **dict.fromkeys(LOGICAL_ROUTERS, route),
     REPLACE_VALUE: replace_in_values,
@@ -216,7 +220,8 @@ def _transform(alias: str, options: Mapping[str, str]) -> Transform:
     begin = f"transforms.{alias}."
     own = {name.removeprefix(begin): value for name, value in options.items() if name.startswith(begin)}
     kind = own.get("type", "").strip().lower()
-    return Transform(alias, _SHORT.get(kind, kind), own)
+    kind = _SHORT.get(kind, kind)
+    return Transform(alias, FLATTENING if kind == _FORMER_FLATTENING else kind, own)
 
 
 def judge_transforms(options: Mapping[str, str], references: References, known: Known) -> Judged:

@@ -67,14 +67,14 @@ def replace_in_values(transform: Transform, course: Course) -> Verdict:
     reach = course.reach(transform, skips_tombstones=True)
     if not reach.patterns:
         return NOWHERE
-    excluded, renames = transform.texts("exclude"), _renames(transform)
+    excluded, renames = transform.listed("exclude", "blacklist"), _renames(transform)
     if course.flattening is None:
-        if transform.texts("include"):
+        if transform.listed("include", "whitelist"):
             raise RefusedError(_IN_ENVELOPE.format(fields="leaves fields out", instead=""))
         return _of_envelope(
             {*excluded, *renames}, "columns.exclude and fields.tables do the same inside of rows."
         )
-    if transform.texts("include"):
+    if transform.listed("include", "whitelist"):
         raise RefusedError(
             "cdcd has no option that lists the only fields of records. Give the publication a list of the columns: "
             "ALTER PUBLICATION ... SET TABLE orders (id, note); (PostgreSQL 15 and newer). Then accept this option."
@@ -111,7 +111,7 @@ def replace_in_keys(transform: Transform, course: Course) -> Verdict:
     reach = course.reach(transform, skips_tombstones=False)
     if not reach.patterns:
         return NOWHERE
-    if transform.texts("exclude") or transform.texts("include"):
+    if transform.listed("exclude", "blacklist") or transform.listed("include", "whitelist"):
         raise RefusedError(
             "cdcd cannot leave a column out of a key. Choose the columns of keys in key.columns, and accept this "
             "option."

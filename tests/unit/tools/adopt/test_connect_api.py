@@ -188,3 +188,44 @@ def test_what_is_no_configuration_is_refused_without_being_shown(text: str) -> N
 def test_a_file_that_is_not_there_is_an_error_of_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Cannot read"):
         read_file(tmp_path / "none.json")
+
+
+def test_a_resource_of_strimzi_is_a_connector(tmp_path: Path) -> None:
+    file = tmp_path / "connector.yaml"
+    file.write_text(
+        "apiVersion: kafka.strimzi.io/v1beta2\nkind: KafkaConnector\nmetadata:\n  name: inventory\nspec:\n"
+        "  class: io.debezium.connector.postgresql.PostgresConnector\n  tasksMax: 1\n  config:\n"
+        "    database.port: 5432\n    tombstones.on.delete: false\n"
+    )
+    assert read_file(file) == {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "tasks.max": "1",
+        "name": "inventory",
+        "database.port": "5432",
+        "tombstones.on.delete": "false",
+    }
+    file.write_text("kind: KafkaConnector\nspec: {}\n")
+    with pytest.raises(ConfigError, match=r"has no spec\.config"):
+        read_file(file)
+
+
+def test_options_of_debezium_server_are_those_of_a_connector(tmp_path: Path) -> None:
+    file = tmp_path / "application.properties"
+    file.write_text(
+        "debezium.sink.type=kafka\ndebezium.sink.kafka.producer.bootstrap.servers=kafka:9092\n"
+        "debezium.source.topic.prefix=shop\ndebezium.format.value=avro\n"
+        "debezium.format.value.schema.registry.url=http://registry:8081\n"
+        "debezium.transforms=unwrap\ndebezium.transforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState\n"
+        "quarkus.log.level=INFO\n"
+    )
+    assert read_file(file) == {
+        "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter": "io.confluent.connect.avro.AvroConverter",
+        "value.converter.schema.registry.url": "http://registry:8081",
+        "debezium.sink.type": "kafka",
+        "producer.override.bootstrap.servers": "kafka:9092",
+        "topic.prefix": "shop",
+        "transforms": "unwrap",
+        "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+        "quarkus.log.level": "INFO",
+    }

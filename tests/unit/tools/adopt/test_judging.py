@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from cdcd.tools.adopt.judging import Finding, find, judge, with_worker
+from cdcd.tools.adopt.judging import Finding, find, judge, with_present_names, with_worker
 from cdcd.tools.adopt.options import OPTIONS, PRODUCER, ByValue
 from cdcd.tools.adopt.references import References
 from cdcd.tools.adopt.verdicts import Kind
@@ -704,3 +704,57 @@ def test_flattened_records_are_no_cloudevents() -> None:
     transforms = [finding.verdict for name, finding in found.items() if name.startswith("transforms.")]
     assert {verdict.kind for verdict in transforms} == {Kind.IMPOSSIBLE}
     assert not any(verdict.keys for verdict in transforms)
+
+
+def test_former_names_count_for_a_connector_without_a_topic_prefix() -> None:
+    given = {"table.whitelist": "public.orders", "toasted.value.placeholder": "x"}
+    assert with_present_names({**given, "database.server.name": "shop"}) == {
+        **given,
+        "database.server.name": "shop",
+        "table.include.list": "public.orders",
+        "unavailable.value.placeholder": "x",
+    }
+    assert with_present_names({**given, "topic.prefix": "shop"}) == {**given, "topic.prefix": "shop"}
+    both = {"table.whitelist": "public.a", "table.include.list": "public.b"}
+    assert with_present_names(both) == both
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "database.history.kafka.topic",
+        "schema.history.internal.kafka.bootstrap.servers",
+        "include.schema.changes",
+        "internal.key.converter",
+        "_comment",
+        "table.whitelist",
+        "producer.max.request.size",
+        "offset.storage",
+    ],
+)
+def test_options_that_the_connector_does_not_read_are_irrelevant(name: str) -> None:
+    assert of({name: "x"})[name].verdict.kind is Kind.IRRELEVANT
+
+
+@pytest.mark.parametrize(
+    ("query", "translated"),
+    [
+        ("SELECT * FROM public.orders WHERE id >= 5", 'SELECT * FROM {rows} AS "orders" WHERE id >= 5'),
+        ("select * from orders", 'select * FROM {rows} AS "orders"'),
+        ('SELECT o.* FROM "public"."orders" o WHERE o.id > 1;', "SELECT o.* FROM {rows} o WHERE o.id > 1"),
+        (
+            "SELECT * FROM public.orders AS o JOIN public.orders_old x ON x.id = o.id",
+            "SELECT * FROM {rows} AS o JOIN public.orders_old x ON x.id = o.id",
+        ),
+        ("SELECT * FROM public.orders ORDER BY id", None),
+        ("SELECT * FROM public.orders WHERE id IN (SELECT id FROM public.orders)", None),
+        ("SELECT * FROM public.others", None),
+    ],
+)
+def test_a_query_of_snapshots_becomes_one_of_chunks(query: str, translated: str | None) -> None:
+    begin = "snapshot.select.statement.overrides"
+    found = of({begin: "public.orders", f"{begin}.public.orders": query})[f"{begin}.public.orders"].verdict
+    assert found.kind is Kind.DIFFERENT
+    assert found.keys.get("snapshot.queries") == (translated and {"public.orders": translated})
+    alone = of({f"{begin}.public.orders": query})[f"{begin}.public.orders"].verdict
+    assert alone.kind is Kind.IRRELEVANT

@@ -14,6 +14,7 @@ from cdcd.adapters.postgres.publication import Publication, PublishedTable
 from cdcd.config.loading import Config
 from cdcd.core.errors import ConfigError
 from cdcd.tools.adopt.adoption import Adoption, Database, adopt
+from cdcd.tools.adopt.connect_api import of_server
 from cdcd.tools.adopt.database import captured
 from cdcd.tools.adopt.reach import KnownTable
 from cdcd.tools.adopt.tables import Lists
@@ -60,7 +61,7 @@ _TABLES: Final = tuple(
 def connectors() -> dict[str, dict[str, str]]:
     """The options of each connector, by its name."""
     found: dict[str, dict[str, str]] = yaml.safe_load(CONNECTORS.read_text(encoding="utf-8"))
-    return {name: {**_shared(name), **given} for name, given in found.items()}
+    return {name: of_server({**_shared(name), **given}) for name, given in found.items()}
 
 
 def _shared(name: str) -> Mapping[str, str]:
