@@ -12,10 +12,9 @@ from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.checkpoint import PARTITION, OnIgnored, peek_at_start
 from cdcd.adapters.kafka.descriptions import FormerDescriptions, SchemasTopic
 from cdcd.adapters.kafka.errors import fill_names, unavailable
-from cdcd.adapters.kafka.outage import Settling
-from cdcd.adapters.kafka.oversized import Oversized, SizeLimits
+from cdcd.adapters.kafka.oversized import Oversized
 from cdcd.adapters.kafka.shared_id import Sharer, find_sharers, refusal
-from cdcd.adapters.kafka.sink import Sink
+from cdcd.adapters.kafka.sink import KnownOfBrokers, Ownership, Sink, SinkReports
 from cdcd.adapters.kafka.topics import (
     check_keyless,
     create_hint,
@@ -70,8 +69,8 @@ T = TypeVar("T")
 class KafkaSide:
     """Carries out a session's requests to Kafka. Only `thread` may use the sink.
 
-    `sizes`: sizes that brokers have refused. `settling`: delay of transactions after an outage. All sessions of the
-    process share the same objects.
+    Args:
+        known: what the process has learned of the brokers, which all of its sessions share.
     """
 
     def __init__(
@@ -79,12 +78,10 @@ class KafkaSide:
         config: Config,
         observe: Observer,
         thread: Executor,
-        sizes: SizeLimits | None = None,
-        settling: Settling | None = None,
+        known: KnownOfBrokers | None = None,
     ) -> None:
         self.thread = thread
-        self._sizes = SizeLimits() if sizes is None else sizes
-        self._settling = settling
+        self._known = KnownOfBrokers() if known is None else known
         self.giving_up = threading.Event()
         self._config = config
         self._observe = observe
@@ -243,9 +240,16 @@ class KafkaSide:
         timeout_s = await self._transaction_timeout_s()
         return Sink(
             sink_settings(config, timeout_s),
-            prove_ownership=prove_ownership,
+            Ownership(prove_ownership, lambda: lock.lapsed),
+            SinkReports(
+                on_retry,
+                lambda offset: report(
+                    TransactionEnded(topic=config.topics.checkpoint, partition=PARTITION, offset=offset)
+                ),
+                self._report_ignored(),
+            ),
+            self._known,
             credentials=credentials,
-            lapsed=lambda: lock.lapsed,
             stopping=self.giving_up,
             oversized=Oversized(
                 config.kafka.oversized,
@@ -254,13 +258,6 @@ class KafkaSide:
                 lambda topic, size, to: report(_oversized(config.kafka.oversized, topic, size, to)),
                 config.topics.message,
             ),
-            on_retry=on_retry,
-            on_ended=lambda offset: report(
-                TransactionEnded(topic=config.topics.checkpoint, partition=PARTITION, offset=offset)
-            ),
-            on_ignored=self._report_ignored(),
-            sizes=self._sizes,
-            settling=self._settling,
         )
 
     async def _transaction_timeout_s(self) -> float:
@@ -398,7 +395,7 @@ class KafkaSide:
         existing = existing_topics(admin, prefix) if prefix else set()
         if config.kafka.delivery == "at_least_once":
             known = existing.union([topic for topic in missing if not refused or topic not in refused])
-            self._sizes.learn_topics(message_limits(admin, sorted(known)))
+            self._known.sizes.learn_topics(message_limits(admin, sorted(known)))
         return created, existing
 
     async def check_marked(self, topics: Collection[str]) -> None:

@@ -11,6 +11,7 @@ again.
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from cdcd.adapters.postgres import following
@@ -43,37 +44,47 @@ Reason = tuple[str, str]
 """Why tables are not published, and the statement that helps before they can be; "": none but ALTER PUBLICATION."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnerTrust:
+    """Which owners of tables cdcd trusts.
+
+    Attributes:
+        owners: `postgres.trusted_owners`.
+        strict: `security.strict`: tables of other owners are read by a reader of `postgres.readers` only.
+    """
+
+    owners: Collection[str]
+    strict: bool
+
+
 class PublicationFollower:
     """Alters the publication where cdcd may, and says what to run where it may not.
 
     Args:
+        catalog: of the publication.
         mode: `postgres.publication_changes`.
         reader_of: the role that reads the rows of `schema.table`; "": cdcd's own role, None: no rows are read.
-        trusted: `postgres.trusted_owners`.
-        strict: `security.strict`: tables of other owners are read by a reader of `postgres.readers` only.
         connect: opens a connection of cdcd's role, which is used for one change.
     """
 
     def __init__(
         self,
         desired: Desired,
-        publication: str,
         catalog: SnapshotCatalog,
-        *,
         mode: Mode,
+        trust: OwnerTrust,
+        *,
         reader_of: Callable[[str], str | None],
-        trusted: Collection[str],
-        strict: bool,
         connect: Callable[[], Awaitable[Connection]],
         observe: Observer,
     ) -> None:
         self._desired = desired
-        self._publication = publication
+        self._publication = catalog.publication
         self._catalog = catalog
         self._mode = mode
         self._reader_of = reader_of
-        self._trusted = trusted
-        self._strict = strict
+        self._trusted = trust.owners
+        self._strict = trust.strict
         self._connect = connect
         self._observe = observe
         self._changes_rows = True

@@ -18,7 +18,7 @@ from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.readers import Access
 from cdcd.adapters.postgres.refusals import TableBusyError
-from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
+from cdcd.adapters.postgres.snapshot_catalog import CatalogTimeouts, SnapshotCatalog
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
 from cdcd.adapters.postgres.tables import locked_by
 from cdcd.config.loading import Config
@@ -54,7 +54,7 @@ from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.errors import FatalError, TransientError
 from cdcd.core.facts import Observer
 from cdcd.core.snapshot.reading import PageQuery, Refused, SourceTable
-from cdcd.daemon.publication_follower import PublicationFollower
+from cdcd.daemon.publication_follower import OwnerTrust, PublicationFollower
 from cdcd.daemon.readers import Coalesced, ReaderPool, readers_of
 from cdcd.daemon.settings import desired_tables
 
@@ -97,11 +97,12 @@ class SnapshotDriver:
         self._config = config
         self._dsn = dsn
         self._readers = readers_of(config)
+        timeouts = CatalogTimeouts(config.postgres.connect_timeout_s)
         self._catalog = SnapshotCatalog(
             dsn,
             config.postgres.publication,
             application_name=f"{config.name} snapshot catalog",
-            connect_timeout_s=config.postgres.connect_timeout_s,
+            timeouts=timeouts,
             selection=config.tables.selection,
             protects=bool(config.columns.patterns),
         )
@@ -109,12 +110,10 @@ class SnapshotDriver:
         self._is_on_demand = matcher(config.on_demand(), "snapshot.exclude")
         self._follower = PublicationFollower(
             desired_tables(config),
-            config.postgres.publication,
             self._catalog,
-            mode=config.postgres.publication_changes,
+            config.postgres.publication_changes,
+            OwnerTrust(config.postgres.trusted_owners, config.security.strict),
             reader_of=self._reader_of,
-            trusted=config.postgres.trusted_owners,
-            strict=config.security.strict,
             connect=self._connect,
             observe=observe,
         )
@@ -125,7 +124,7 @@ class SnapshotDriver:
             dsn,
             config.postgres.publication,
             application_name=f"{config.name} snapshot marks",
-            connect_timeout_s=config.postgres.connect_timeout_s,
+            timeouts=timeouts,
         )
         stack.push_async_callback(self._marker.close)
         self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
@@ -378,7 +377,7 @@ class SnapshotDriver:
                 access.dsn(),
                 self._config.postgres.publication,
                 application_name=f"{self._config.name} snapshot condition",
-                connect_timeout_s=self._config.postgres.connect_timeout_s,
+                timeouts=CatalogTimeouts(self._config.postgres.connect_timeout_s),
             )
             try:
                 return await catalog.examine(table, where)

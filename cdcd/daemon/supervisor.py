@@ -30,8 +30,7 @@ from cdcd.adapters.credentials.tokens import access
 from cdcd.adapters.credentials.weaknesses import refuse_weaknesses
 from cdcd.adapters.durable.log import LogStoppedError
 from cdcd.adapters.kafka.errors import Partition
-from cdcd.adapters.kafka.outage import Settling
-from cdcd.adapters.kafka.oversized import SizeLimits
+from cdcd.adapters.kafka.sink import KnownOfBrokers
 from cdcd.adapters.kafka.topic_watch import AddedPartitions
 from cdcd.config.loading import Config
 from cdcd.config.reloading import Reloaded, reloaded, reread
@@ -218,8 +217,7 @@ class Supervisor:
         self._flushed = 0
         self._token_told_at = -TOKEN_S
         self._lapsed: frozenset[int] = frozenset()
-        self._sizes = SizeLimits()
-        self._settling = Settling()
+        self._known = KnownOfBrokers()
         self._delivered: Checkpoint | None = None
         """Newest checkpoint that this process knows in Kafka, if a durable log may begin after it."""
         self._has_spooled = False
@@ -278,7 +276,7 @@ class Supervisor:
             self.config,
             report,
             lambda: self._telemetry.writing,
-            self._settling,
+            self._known.settling,
             hanging=hanging,
             added=added,
         )
@@ -469,7 +467,7 @@ class Supervisor:
                 config,
                 self._telemetry,
                 self._observe,
-                KafkaSide(config, self._observe, self._kafka_thread, self._sizes, self._settling),
+                KafkaSide(config, self._observe, self._kafka_thread, self._known),
                 FormerSessions(
                     flushed=self._flushed,
                     unstreamed_until=self._sessions.unstreamed_until,

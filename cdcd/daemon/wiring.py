@@ -103,7 +103,7 @@ def record_session(around: Around, engine: Engine, start: SessionStart, now: flo
         return None
     telemetry.recording_stopped = False
     later = asyncio.get_running_loop().call_later
-    tap = Tap(engine, start, around.ready.flushed, writer, limits, later=later, wrote=wrote, failed=failed)
+    tap = Tap(engine, start, around.ready.flushed, writer, later=later, wrote=wrote, failed=failed)
     tap.begin(now, time.time_ns() // 1000)
     observe(RecordingStarted(directory=directory))
     return tap

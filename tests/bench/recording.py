@@ -114,7 +114,7 @@ def measure(received: list[list[bytes]], folder: Path | None, spool: str) -> tup
         work_off(engine, engine, received)
         return time.process_time() - began, 0
     writer = RecordingWriter(folder, LIMITS)
-    tap = Tap(engine, START, 1, writer, LIMITS, later=NoTimer, wrote=lambda _: None, failed=sys.exit)
+    tap = Tap(engine, START, 1, writer, later=NoTimer, wrote=lambda _: None, failed=sys.exit)
     tap.begin(0.0, 1_700_000_000_000_000)
     work_off(engine, tap, received)
     tap.close()

@@ -95,7 +95,7 @@ def record(folder: Path, spool: str, size: int, dice: random.Random) -> list[Tra
     limits = Limits(bytes_max=2 * size + (1 << 30), age_s_max=None, segment_bytes=SEGMENT_BYTES)
     engine = build_engine(START, Spool(spool, START.spool_bytes), Ledger(1), lambda _: None, 0.0)
     writer = RecordingWriter(folder, limits)
-    tap = Tap(engine, START, 1, writer, limits, later=NoTimer, wrote=lambda _: None, failed=sys.exit)
+    tap = Tap(engine, START, 1, writer, later=NoTimer, wrote=lambda _: None, failed=sys.exit)
     tap.begin(0.0, FIRST_US + POSTGRES_EPOCH_US)
     now = 0.0
     tap.stream_begun(now)

@@ -135,7 +135,7 @@ def test_the_limits_of_topics_are_known_without_transactions(broker: KafkaBroker
     for delivery in ("at_least_once", "exactly_once"):
         side = Side(broker.bootstrap_servers, unique, delivery=delivery)
         side.run(side.side.await_topics([first, second]))
-        found[delivery] = dict(side.side._sizes.topics)
+        found[delivery] = dict(side.side._known.sizes.topics)
     # THEN only the delivery that needs the limits asks for them
     assert found == {"at_least_once": {first: 20_000, second: 1_048_588}, "exactly_once": {}}
 

@@ -13,7 +13,7 @@ from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.outage import Settling
 from cdcd.adapters.kafka.oversized import Oversized, SizeLimits
 from cdcd.adapters.kafka.producer import SinkSettings
-from cdcd.adapters.kafka.sink import Sink
+from cdcd.adapters.kafka.sink import KnownOfBrokers, Ownership, Sink, SinkReports
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.engine.queue import Batch
@@ -68,14 +68,12 @@ def sink_of(
             timeout_s=20,
             retry=Delays(1, 1),
         ),
-        prove_ownership=lambda: None,
+        Ownership(lambda: None, lambda: False),
+        SinkReports(on_retry),
+        KnownOfBrokers(sizes or SizeLimits(), settling or Settling()),
         credentials=dict,
-        lapsed=lambda: False,
         stopping=stopping or threading.Event(),
         oversized=Oversized(),
-        on_retry=on_retry,
-        settling=settling,
-        sizes=sizes,
     )
 
 

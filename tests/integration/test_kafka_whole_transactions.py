@@ -15,7 +15,7 @@ from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka import sink as sink_module
 from cdcd.adapters.kafka.oversized import CLAIM_CHECK, Oversized, SizeLimits
 from cdcd.adapters.kafka.producer import SinkSettings
-from cdcd.adapters.kafka.sink import Sink
+from cdcd.adapters.kafka.sink import KnownOfBrokers, Ownership, Sink, SinkReports
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.engine.queue import Batch
@@ -83,13 +83,12 @@ class Pipeline:
                 timeout_s=self.timeout_s,
                 retry=Delays(0.05, 0.1),
             ),
-            prove_ownership=lambda: None,
+            Ownership(lambda: None, lambda: False),
+            SinkReports(retried),
+            KnownOfBrokers(self.sizes),
             credentials=dict,
-            lapsed=lambda: False,
             stopping=self.stopping,
             oversized=self.oversized,
-            on_retry=retried,
-            sizes=self.sizes,
         )
 
     def part(self, *values: bytes, closes: bool = False) -> Batch:

@@ -12,7 +12,7 @@ from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.adapters.postgres.slot import create_slot
-from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
+from cdcd.adapters.postgres.snapshot_catalog import CatalogTimeouts, SnapshotCatalog
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
 from cdcd.core.errors import TransientError
 from cdcd.core.snapshot.reading import PageQuery, Refused, Rows, SourceTable
@@ -72,7 +72,7 @@ def test_a_table_that_is_locked_is_busy_and_the_catalog_goes_on(database: Databa
     database.execute("CREATE PUBLICATION p FOR TABLE t, u")
 
     async def look() -> None:
-        async with opened(database, lock_timeout_s=0.1) as catalog:
+        async with opened(database, timeouts=CatalogTimeouts(lock_s=0.1)) as catalog:
             oid, other = await catalog.published()
             (table,) = (await catalog.look([oid])).tables
             with database.connect(autocommit=False) as connection:
@@ -333,7 +333,7 @@ def test_a_table_that_vanishes_under_a_look_does_not_end_it(database: Database):
     waiting = OURS + " AND wait_event_type = 'Lock'"
 
     async def look() -> list[str]:
-        async with opened(database, lock_timeout_s=60) as catalog:
+        async with opened(database, timeouts=CatalogTimeouts(lock_s=60)) as catalog:
             oids = list(await catalog.published())
             with database.connect(autocommit=False) as connection:
                 connection.execute("DROP TABLE u")

@@ -97,9 +97,7 @@ class Recorded:
         )
         name = session.instance.name
         writer = PatientWriter(self.folder_of(name), LIMITS)
-        tap = Tap(
-            engine, start, ready.flushed, writer, LIMITS, later=NoTimer, wrote=lambda _: None, failed=_failed
-        )
+        tap = Tap(engine, start, ready.flushed, writer, later=NoTimer, wrote=lambda _: None, failed=_failed)
         self.taps.append(tap)
         tap.begin(session.around.now, session._unix_us)
         session.engine = RecordedEngine(engine, tap, writer, self.shipped.setdefault(name, []))  # type: ignore[assignment]

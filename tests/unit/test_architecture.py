@@ -285,6 +285,33 @@ def test_every_package_has_a_place_in_the_order():
     assert {layer(module) for module in MODULES} <= known
 
 
+CONSTRUCTOR_MAX = 7
+
+
+def long_constructors(source: str) -> list[str]:
+    """The classes whose constructor takes more than it should, with the number of its parameters."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                    given = method.args
+                    count = len([*given.posonlyargs, *given.args, *given.kwonlyargs]) - 1
+                    if count > CONSTRUCTOR_MAX:
+                        found.append(f"{node.name}: {count}")
+    return found
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if layer(name) != "mirror"])
+def test_a_constructor_takes_at_most_seven_things(module: str):
+    """Frozen messages, facts and settings are dataclasses. A class that needs more has a part that is a class."""
+    assert long_constructors(CODE[module]) == []
+
+
+def test_a_long_constructor_is_found():
+    assert long_constructors("class A:\n def __init__(self, a, b, c, d, *, e, f, g, h): pass") == ["A: 8"]
+
+
 def test_no_module_is_a_drawer_for_odds_and_ends():
     assert not {"utils", "util", "common", "helpers", "misc"} & {path.stem for path in MODULES.values()}
 

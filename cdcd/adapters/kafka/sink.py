@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -124,50 +125,76 @@ class _StoppedError(Exception):
     """`stopping` is set, so nothing is retried."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """The advisory lock, as the sink needs it.
+
+    Attributes:
+        prove: called before fencing. Raises an exception if this instance does not hold the advisory lock now.
+        lapsed: returns True if the last proof of ownership is older than the lease.
+    """
+
+    prove: Callable[[], None]
+    lapsed: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkReports:
+    """The functions by which the sink reports.
+
+    Attributes:
+        on_retry: called for each failure after which the sink tries again, with the seconds until then.
+        on_ended: called with the offset of a hanging transaction that the sink has ended in the checkpoint topic.
+        on_ignored: called with the records of the checkpoint topic that do not count, if there are any.
+    """
+
+    on_retry: Callable[[CdcdError, float], None]
+    on_ended: Callable[[int], None] = lambda _offset: None
+    on_ignored: OnIgnored = say_nothing
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOfBrokers:
+    """What a process has learned of the brokers. All of its sinks share these objects.
+
+    Attributes:
+        sizes: sizes that brokers have refused.
+        settling: delay of the end of a transaction after an outage.
+    """
+
+    sizes: SizeLimits = field(default_factory=SizeLimits)
+    settling: Settling = field(default_factory=Settling)
+
+
 class Sink:
     """The only writer to Kafka. Call `open`, then `deliver` for each batch, then `close`.
 
     Args:
-        prove_ownership: called before fencing. Raises an exception if this instance does not hold the advisory lock
-            now.
         credentials: returns the current values of the client properties that may change. Called for each new
             producer.
-        lapsed: returns True if the last proof of ownership is older than the lease.
         stopping: another thread sets it to end a waiting call with a `TransientError`.
         oversized: policy for a record that the broker refuses for its size.
-        on_retry: called for each failure after which the sink tries again, with the seconds until then.
-        on_ended: called with the offset of a hanging transaction that the sink has ended in the checkpoint topic.
-        on_ignored: called with the records of the checkpoint topic that do not count, if there are any.
-        sizes: sizes that brokers have refused. All sinks of a process share the same object.
-        settling: delay of the end of a transaction after an outage.
     """
 
     def __init__(
         self,
         settings: SinkSettings,
+        ownership: Ownership,
+        reports: SinkReports,
+        known: KnownOfBrokers,
         *,
-        prove_ownership: Callable[[], None],
         credentials: Callable[[], Properties],
-        lapsed: Callable[[], bool],
         stopping: threading.Event,
         oversized: Oversized,
-        on_retry: Callable[[CdcdError, float], None],
-        on_ended: Callable[[int], None] = lambda _offset: None,
-        on_ignored: OnIgnored = say_nothing,
-        sizes: SizeLimits | None = None,
-        settling: Settling | None = None,
     ) -> None:
         self._settings = settings
-        self._prove_ownership = prove_ownership
+        self._ownership = ownership
+        self._reports = reports
         self._credentials = credentials
-        self._lapsed = lapsed
         self._stopping = stopping
         self._oversized = oversized
-        self._on_retry = on_retry
-        self._on_ended = on_ended
-        self._on_ignored = on_ignored
-        self._fitting = Fitting(settings, oversized, SizeLimits() if sizes is None else sizes)
-        self._settling = Settling() if settling is None else settling
+        self._fitting = Fitting(settings, oversized, known.sizes)
+        self._settling = known.settling
         self._state = TransactionState(EXACTLY_ONCE if settings.exactly_once else AT_LEAST_ONCE)
         self._backoff = settings.retry.backoff()
         self._producer: Producer | None = None
@@ -191,7 +218,7 @@ class Sink:
             self._where += f", transactional id {settings.transactional_id}"
         self._context = self._where
         self._steps: Mapping[Step, Callable[[], None]] = {
-            Step.PROVE: self._prove_ownership,
+            Step.PROVE: ownership.prove,
             Step.CREATE: self._create,
             Step.FENCE: self._fence,
             Step.READ: self._read,
@@ -360,7 +387,7 @@ class Sink:
         topic = CheckpointTopic(client, settings.checkpoint_topic, settings.records, settings.answer_s)
         self._context = f"Reading the checkpoint from topic {settings.checkpoint_topic}"
         try:
-            self._found = read_checkpoint(topic, self._stopping, self._told, self._on_ignored)
+            self._found = read_checkpoint(topic, self._stopping, self._told, self._reports.on_ignored)
         except OpenTransactionError as held:
             hidden = newest_checkpoint(topic, self._stopping, self._told) if settings.exactly_once else None
             committed = self._state.committed
@@ -368,8 +395,8 @@ class Sink:
                 raise
             assert hidden is not None, "it is acknowledged"
             self._end_hanging(hidden)
-            self._found = read_checkpoint(topic, self._stopping, self._told, self._on_ignored)
-            self._on_ended(held.offset)
+            self._found = read_checkpoint(topic, self._stopping, self._told, self._reports.on_ignored)
+            self._reports.on_ended(held.offset)
         self._context = self._where
 
     def _end_hanging(self, checkpoint: Checkpoint) -> None:
@@ -386,8 +413,8 @@ class Sink:
     # Steps of a transaction.
 
     def _check_lease(self) -> None:
-        if self._lapsed():
-            self._prove_ownership()
+        if self._ownership.lapsed():
+            self._ownership.prove()
 
     def _begin(self) -> None:
         time.sleep(max(0.0, self._answered_at + MARKERS_S - time.monotonic()))
@@ -562,7 +589,7 @@ class Sink:
             # side.
             raise _StoppedError
         wait_s = self._backoff.next(random.random())  # noqa: S311  spreads attempts, guards nothing
-        self._on_retry(self._failure, wait_s)
+        self._reports.on_retry(self._failure, wait_s)
         if self._stopping.wait(wait_s):
             raise _StoppedError
 

@@ -115,6 +115,26 @@ class Writers:
     people: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogTimeouts:
+    """Seconds after which the catalog gives up.
+
+    Attributes:
+        connect_s: to connect.
+        lock_s: for one lock that a query needs.
+        statement_s: for one query.
+        examine_s: for the examination of a condition.
+    """
+
+    connect_s: float = 10.0
+    lock_s: float = LOCK_TIMEOUT_S
+    statement_s: float = STATEMENT_TIMEOUT_S
+    examine_s: float = EXAMINE_TIMEOUT_S
+
+
+ORDINARY_TIMEOUTS: Final = CatalogTimeouts()
+
+
 class SnapshotCatalog:
     """Queries of the catalog. Each method raises TableBusyError, TransientError or SourceError, and can be repeated.
 
@@ -122,9 +142,6 @@ class SnapshotCatalog:
         publication: the publication whose tables are read.
         selection: the tables of the publication that belong to the pipeline. This catalog treats other tables as
             not published.
-        lock_timeout_s: seconds that a query waits for one lock.
-        statement_timeout_s: seconds that one query may take.
-        examine_timeout_s: seconds that the examination of a condition may take.
         protects: True if rules protect columns, which need `TableDescription.kin`.
     """
 
@@ -134,21 +151,15 @@ class SnapshotCatalog:
         publication: str,
         *,
         application_name: str,
-        connect_timeout_s: float = 10.0,
-        lock_timeout_s: float = LOCK_TIMEOUT_S,
-        statement_timeout_s: float = STATEMENT_TIMEOUT_S,
-        examine_timeout_s: float = EXAMINE_TIMEOUT_S,
+        timeouts: CatalogTimeouts = ORDINARY_TIMEOUTS,
         selection: TableSelection = ALL_TABLES,
         protects: bool = False,
     ) -> None:
         self._dsn = dsn
-        self._publication = publication
+        self.publication = publication
         self._has = selection.test()
         self._application_name = application_name
-        self._connect_timeout_s = connect_timeout_s
-        self._lock_timeout_s = lock_timeout_s
-        self._statement_timeout_s = statement_timeout_s
-        self._examine_timeout_s = examine_timeout_s
+        self._timeouts = timeouts
         self._connection: Connection | None = None
         self._protects = protects
         self._turn = asyncio.Lock()
@@ -159,21 +170,21 @@ class SnapshotCatalog:
 
     async def sent(self) -> dict[int, str]:
         """Return all published tables, including those that the pipeline leaves out but PostgreSQL sends."""
-        return await self._ask(lambda sql: tables.published_tables(sql, self._publication))
+        return await self._ask(lambda sql: tables.published_tables(sql, self.publication))
 
     async def members(self) -> dict[int, int]:
         """Return the entry of the publication that names each table, as `tables.members` does."""
-        return await self._ask(lambda sql: tables.members(sql, self._publication))
+        return await self._ask(lambda sql: tables.members(sql, self.publication))
 
     async def publication_digest(self) -> tuple[str, ...]:
         """A value that changes whenever tables or the publication's list change."""
-        return await self._ask(lambda sql: following.digest(sql, self._publication))
+        return await self._ask(lambda sql: following.digest(sql, self.publication))
 
     async def publication_differences(
         self, desired: following.Desired
     ) -> tuple[following.Listed, following.Differences] | None:
         """How the publication differs from what is desired, as `following.read_differences` gives it."""
-        return await self._ask(lambda sql: following.read_differences(sql, self._publication, desired))
+        return await self._ask(lambda sql: following.read_differences(sql, self.publication, desired))
 
     async def leaves(self, table: str) -> list[int]:
         """Return the oids of the partitions that hold the rows of `schema.table`; [] for a table without partitions."""
@@ -222,7 +233,7 @@ class SnapshotCatalog:
 
         async def look(sql: Connection) -> Look:
             seen = await catalog.visibility(sql)
-            found = await tables.source_tables(sql, self._publication, oids)
+            found = await tables.source_tables(sql, self.publication, oids)
             return Look([table for table in found if self._has(table.name)], seen)
 
         return await self._ask(look, _LOOK)
@@ -237,12 +248,12 @@ class SnapshotCatalog:
             with translated("importing the slot's snapshot", {}):
                 await sql.execute(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}".encode())
             seen = await catalog.visibility(sql)
-            sent = await tables.published_tables(sql, self._publication)
+            sent = await tables.published_tables(sql, self.publication)
             listed = [oid for oid, name in sent.items() if self._has(name)]
             locked = await tables.locked_tables(sql, listed)
             free = [oid for oid in listed if oid not in locked]
             only = free if len(free) < len(sent) else None
-            return Look(await tables.source_tables(sql, self._publication, only), seen, locked)
+            return Look(await tables.source_tables(sql, self.publication, only), seen, locked)
 
         for _ in range(_LOCKED_TRIES):
             try:
@@ -309,7 +320,7 @@ class SnapshotCatalog:
                 try:
                     with translated(what, {}):
                         await connection.execute(b"BEGIN READ ONLY")
-                        await _set_timeout(connection, "LOCAL statement_timeout", self._examine_timeout_s)
+                        await _set_timeout(connection, "LOCAL statement_timeout", self._timeouts.examine_s)
                     try:
                         # The table is locked by a separate command, so that a lock timeout here never comes from the
                         # condition. Parsing a query locks its table, and LOCK TABLE would need SELECT on all of its
@@ -363,13 +374,13 @@ class SnapshotCatalog:
             connection = await connect(
                 self._dsn,
                 application_name=self._application_name,
-                connect_timeout_s=self._connect_timeout_s,
+                connect_timeout_s=self._timeouts.connect_s,
             )
             try:
                 with translated("preparing to look at the catalog", {}):
                     await connection.execute(SETTINGS.encode())
-                    await _set_timeout(connection, "lock_timeout", self._lock_timeout_s)
-                    await _set_timeout(connection, "statement_timeout", self._statement_timeout_s)
+                    await _set_timeout(connection, "lock_timeout", self._timeouts.lock_s)
+                    await _set_timeout(connection, "statement_timeout", self._timeouts.statement_s)
             except BaseException:
                 await connection.close()
                 raise

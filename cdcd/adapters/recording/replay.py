@@ -67,7 +67,7 @@ class Replay:
         self.exact_sessions = 0
         self.records = 0
         self._emit = emit
-        self._note = note
+        self.note = note
         self._observe = observe
         self._spool_directory = spool_directory
         self._adapt = adapt
@@ -85,7 +85,7 @@ class Replay:
         try:
             for event in events:
                 if isinstance(event, Tear):
-                    self._note(
+                    self.note(
                         f"{event.path} is torn at offset {event.offset}: the process that recorded was killed. "
                         "Everything before that is replayed."
                     )
@@ -123,30 +123,27 @@ class Replay:
             Spool(self._spool_directory, start.spool_bytes),
             self._observe,
             exact=exact,
-            deliver=self._delivered,
-            judge=self._judge,
-            begun=self._begun,
-            note=self._note,
+            replay=self,
         )
         self.sessions += 1
         self.exact_sessions += exact
         self._session.begin()
 
-    def _delivered(self, batches: list[Batch]) -> None:
+    def deliver(self, batches: list[Batch]) -> None:
         if not self._emitting:
             return
         for batch in batches:
             self.records += len(batch.records)
             self._emit(batch)
 
-    def _judge(self, commit: Commit) -> int:
+    def judge(self, commit: Commit) -> int:
         if self._end is not None and not self._end.reaches(commit):
             return END
         if not self._emitting and self._begin is not None and not self._begin.is_behind(commit):
             return BEGIN
         return GO_ON
 
-    def _begun(self) -> None:
+    def begun(self) -> None:
         self._emitting = True
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cdcd.adapters.recording import events as recorded
 from cdcd.adapters.recording.blocks import RecordingError
@@ -45,14 +45,24 @@ END: Final = 2
 """Treatment of a commit: replay it; skip everything before it; skip it and end the replay."""
 
 
+class ReplayRules(Protocol):
+    """The replay that a session belongs to."""
+
+    def deliver(self, batches: list[Batch]) -> None:
+        """Take the batches of a committed Kafka transaction."""
+
+    def judge(self, commit: Commit) -> int:
+        """Return the treatment of a commit."""
+
+    def begun(self) -> None:
+        """Note that everything before a commit (`BEGIN`) has been skipped."""
+
+    def note(self, text: str) -> None:
+        """Tell the operator."""
+
+
 class ReplayedSession:
     """A session of a replay; call `begin`, `take` for each event, `finish`, and `close`.
-
-    Args:
-        deliver: called with the batches of a committed Kafka transaction.
-        judge: returns the treatment of each commit.
-        begun: called when everything before a commit (`BEGIN`) has been skipped.
-        note: called with a message for the operator.
 
     Attributes:
         exact: True for an exact replay (see `replay.py`).
@@ -68,19 +78,13 @@ class ReplayedSession:
         observe: Observer,
         *,
         exact: bool,
-        deliver: Callable[[list[Batch]], None],
-        judge: Callable[[Commit], int],
-        begun: Callable[[], None],
-        note: Callable[[str], None],
+        replay: ReplayRules,
     ) -> None:
         self.exact = exact
         self.has_ended = False
         self.failure: CdcdError | None = None
         self._event = event
-        self._deliver = deliver
-        self._judge = judge
-        self._begun = begun
-        self._note = note
+        self._replay = replay
         self._commits = CommitFinder()
         # Only status updates depend on it.
         flushed = min(event.flushed, start.checkpoint.position.end_lsn)
@@ -146,12 +150,12 @@ class ReplayedSession:
                 # The broker had the batch, although its answer was not received.
                 self._delivered(out)
             elif resumed.end_lsn > checkpoint.position.end_lsn:
-                self._note(
+                self._replay.note(
                     f"What was committed between {Lsn(checkpoint.position.end_lsn)} and {Lsn(resumed.end_lsn)} is not "
                     "in the recording, because the process was killed before it was written."
                 )
         elif out is not None and out.batch.records:
-            self._note(
+            self._replay.note(
                 f"{len(out.batch.records)} records were on their way to Kafka when the recording ends. They are left "
                 "out, because the recording does not say whether they arrived."
             )
@@ -191,7 +195,7 @@ class ReplayedSession:
         frames: list[bytes] = []
         for frame in event.frames:
             commit = self._commits.commit_of(frame)
-            verdict = GO_ON if commit is None else self._judge(commit)
+            verdict = GO_ON if commit is None else self._replay.judge(commit)
             if verdict != GO_ON:
                 self._receive(frames)
                 self._drain()
@@ -200,7 +204,7 @@ class ReplayedSession:
                     self.has_ended = True
                     return
                 # Everything before the commit is delivered by now, and skipped.
-                self._begun()
+                self._replay.begun()
             frames.append(frame)
         self._receive(frames)
 
@@ -289,13 +293,13 @@ class ReplayedSession:
         self._over = True
         self.failure = error
         if error is not None:
-            self._note(f"The session ends: {error}")
+            self._replay.note(f"The session ends: {error}")
 
     def _delivered(self, out: Ship) -> None:
         self._parts.append(out.batch)
         if out.batch.closes:
             parts, self._parts = self._parts, []
-            self._deliver(parts)
+            self._replay.deliver(parts)
 
     # Free replay.
 

@@ -26,7 +26,7 @@ from cdcd.adapters.recording.events import (
     item_of,
     item_of_next,
 )
-from cdcd.adapters.recording.writer import Limits, RecordingWriter
+from cdcd.adapters.recording.writer import RecordingWriter
 from cdcd.core.catalog.relations import TableDescription, TypeDescription, types_of
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import Action, Answer, Describe, Looked, Published
@@ -67,7 +67,6 @@ class Tap:
         start: SessionStart,
         flushed: int,
         writer: RecordingWriter,
-        limits: Limits,
         *,
         later: Callable[[float, Callable[[], None]], Timer],
         wrote: Callable[[int], None],
@@ -77,7 +76,7 @@ class Tap:
         self._start = start
         self._flushed = flushed
         self._writer: RecordingWriter | None = writer
-        self._limits = limits
+        self._limits = writer.limits
         self._later = later
         self._wrote = wrote
         self._failed = failed

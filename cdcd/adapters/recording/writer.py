@@ -70,7 +70,7 @@ class RecordingWriter:
         self.failure = ""
         self.written_bytes = 0
         self._folder = folder
-        self._limits = limits
+        self.limits = limits
         self._given = 0
         self._done = 0
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -224,11 +224,11 @@ class RecordingWriter:
         """Delete the oldest segments to make room for another one."""
         kept = sorted(self._sizes, key=lambda segment: segment.head.number)
         # A segment that begins within a transaction has up to twice its size.
-        total = sum(self._sizes.values()) + 2 * self._limits.segment_bytes
-        age_us = None if self._limits.age_s_max is None else self._limits.age_s_max * 1e6
+        total = sum(self._sizes.values()) + 2 * self.limits.segment_bytes
+        age_us = None if self.limits.age_s_max is None else self.limits.age_s_max * 1e6
         for number, segment in enumerate(kept):
             ended_us = kept[number + 1].head.unix_us if number + 1 < len(kept) else unix_us
-            if total <= self._limits.bytes_max and (age_us is None or unix_us - ended_us <= age_us):
+            if total <= self.limits.bytes_max and (age_us is None or unix_us - ended_us <= age_us):
                 return
             segment.path.unlink(missing_ok=True)
             total -= self._sizes.pop(segment)

@@ -85,7 +85,6 @@ async def _record(config: Config, folder: Path, seconds: float | None, notice: S
             start,
             source.start_lsn,
             writer,
-            limits,
             later=loop.call_later,
             wrote=lambda _: None,
             failed=failures.append,

@@ -15,7 +15,7 @@ from typing import Final
 from cdcd.adapters.postgres.connection import Connection, Dsn, emit_message, parse_dsn
 from cdcd.adapters.postgres.lock import read_token
 from cdcd.adapters.postgres.refusals import TableBusyError
-from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
+from cdcd.adapters.postgres.snapshot_catalog import CatalogTimeouts, SnapshotCatalog
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
 from cdcd.adapters.postgres.tables import published_tables, relatives
 from cdcd.config.loading import Config
@@ -125,7 +125,7 @@ async def _checked(
         dsn,
         config.postgres.publication,
         application_name=name,
-        connect_timeout_s=patience_s,
+        timeouts=CatalogTimeouts(patience_s),
         selection=config.tables.selection,
     )
     stack.push_async_callback(catalog.close)

@@ -29,7 +29,7 @@ def engine_for(folder: Path) -> Engine:
 def tapped(folder: Path, spool: Path, failures: list[str]) -> tuple[Engine, Tap]:
     engine = engine_for(spool)
     writer = RecordingWriter(folder, LIMITS)
-    tap = Tap(engine, START, 1, writer, LIMITS, later=NoTimer, wrote=lambda _: None, failed=failures.append)
+    tap = Tap(engine, START, 1, writer, later=NoTimer, wrote=lambda _: None, failed=failures.append)
     tap.begin(0.0, 1_700_000_000_000_000)
     return engine, tap
 
@@ -56,7 +56,7 @@ def test_what_a_block_is_too_small_for_is_on_the_disk_when_its_time_is_over(tmp_
 
     engine = engine_for(tmp_path)
     writer = RecordingWriter(tmp_path / "recording", LIMITS)
-    tap = Tap(engine, START, 1, writer, LIMITS, later=Later, wrote=lambda _: None, failed=pytest.fail)
+    tap = Tap(engine, START, 1, writer, later=Later, wrote=lambda _: None, failed=pytest.fail)
     tap.begin(0.0, 1_700_000_000_000_000)
     work_off(engine, tap, make_frames(ROWS))
     assert len(timers) == 1, "it runs once, whatever comes meanwhile"
@@ -110,7 +110,7 @@ def test_a_segment_ends_by_its_size_and_by_its_age(tmp_path):
     ):
         engine = engine_for(tmp_path)
         writer = RecordingWriter(tmp_path / name, limits)
-        tap = Tap(engine, START, 1, writer, limits, later=NoTimer, wrote=lambda _: None, failed=pytest.fail)
+        tap = Tap(engine, START, 1, writer, later=NoTimer, wrote=lambda _: None, failed=pytest.fail)
         tap.begin(0.0, 1_700_000_000_000_000)
         for minutes, frames in enumerate(make_frames(ROWS)):
             work_off(engine, tap, [frames])
