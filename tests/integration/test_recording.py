@@ -146,19 +146,24 @@ def test_a_replay_writes_what_the_daemon_wrote(
     assert process.stop() == 0
     # THEN the replay has the same bytes, but for what the killed process had not written yet, which it tells
     found, notes = replayed(folder)
-    gaps = [re.search(r"between (\S+) and (\S+) is not", note) for note in notes]
-    missing = [(Lsn.parse(gap[1]), Lsn.parse(gap[2])) for gap in gaps if gap]
+    missing = missing_in(notes)
     written = topic_records(broker.bootstrap_servers, unique)
     assert sum(map(len, written.values())) > 8000
     for topic, records in written.items():
-        assert found.get(topic, []) == [line for line in records if not lies_in(line, missing)], topic
+        assert found.get(topic, []) == [line for line in records if not lies_in_gap(line, missing)], topic
     assert any("2 of 2 sessions identical to the original" in note for note in notes)
     # AND nobody else may read it
     for segment in list_segments(folder):
         assert stat.S_IMODE(segment.path.stat().st_mode) == 0o600
 
 
-def lies_in(line: str, gaps: list[tuple[Lsn, Lsn]]) -> bool:
+def missing_in(notes: list[str]) -> list[tuple[Lsn, Lsn]]:
+    """The gaps that a replay told, which are what a killed process had not written yet."""
+    gaps = [re.search(r"between (\S+) and (\S+) is not", note) for note in notes]
+    return [(Lsn.parse(gap[1]), Lsn.parse(gap[2])) for gap in gaps if gap]
+
+
+def lies_in_gap(line: str, gaps: list[tuple[Lsn, Lsn]]) -> bool:
     """Whether the change of a record was committed within one of the gaps."""
     value = json.loads(line)["value"]
     if value is None or not gaps:

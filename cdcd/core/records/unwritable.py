@@ -52,8 +52,8 @@ def undecodable_key(relation: Relation, column: int, lsn: int) -> SourceError:
     return SourceError(
         f"A row of {relation.schema}.{relation.name} at {Lsn(lsn)} has a value of its key, in the column {name}, that "
         "is no text in the encoding of the database, or has no character in UTF-8.",
-        hint="Nothing past it was confirmed. Leave the table out (tables.exclude), or give its records another key "
-        "(key.columns), and start cdcd again. Then correct the row, and read the table again.",
+        hint="Correct the row and bring the table back, or give the records another key (key.columns) and start cdcd "
+        "again. With tables.on_error: stop, leave the table out (tables.exclude) until its changes are behind the row.",
     )
 
 

@@ -1,0 +1,405 @@
+"""Faults that need a schema registry, a broker with ACLs, or an encoding other than UTF-8: all tables come back."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from deploy.local import KafkaBroker, PostgresServer
+from tests.attacks.test_writer_encodings import encoded
+from tests.integration import created_topics, kafka_rights
+from tests.integration.conftest import Database
+from tests.integration.daemon import until
+from tests.integration.faults.trial import Trial
+from tests.integration.test_avro import values as avro_values
+from tests.integration.test_protobuf import messages, read
+from tests.integration.test_table_faults import LARGE, OTHERS_S
+from tests.schema_registry import SchemaRegistry
+
+pytestmark = [pytest.mark.postgres(only=18), pytest.mark.chaos]
+
+DELIVERIES = pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+
+REGISTRY_S = 30.0
+"""Seconds for which the stream waits for a subject to which the registry gives no answer."""
+
+Rows = dict[int, str]
+Decode = Callable[[str], list[dict[str, Any]]]
+"""Returns the envelopes of a topic."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table with a fault. Its columns `id` and `note` are compared.
+
+    Attributes:
+        fault: the kind of fault that is expected.
+        columns: of the table.
+        before: SQL before the daemon starts.
+        breaks: SQL that makes the fault, while the daemon runs.
+        mends: SQL that removes the cause.
+    """
+
+    table: str
+    fault: str
+    columns: str = "id int PRIMARY KEY, note text"
+    before: str = ""
+    breaks: str = "INSERT INTO {t} VALUES (2, 'at fault')"
+    mends: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"public.{self.table}"
+
+
+ALTERED = "ALTER TABLE {t} ADD more int; INSERT INTO {t} VALUES (2, 'at fault', 3)"
+
+FORMATS: dict[str, list[Case]] = {
+    "avro": [
+        Case(
+            "twins",
+            "rule",
+            columns='id int PRIMARY KEY, note text, "a-b" int, a_b int',
+            breaks="INSERT INTO {t} VALUES (2, 'at fault', 3, 4)",
+            mends="ALTER TABLE {t} DROP a_b",
+        )
+    ],
+    "protobuf": [],
+}
+"""Tables that the format has no schema for. In Protobuf, the second of two fields gets another name."""
+
+REGISTERED = [
+    Case("refused", "registry", breaks=ALTERED),
+    Case("unanswered", "registry", breaks=ALTERED),
+    Case("parted", "rule"),
+    Case("keyed", "rule"),
+    Case(
+        "huge",
+        "size",
+        breaks=f"INSERT INTO {{t}} VALUES (2, '{LARGE}')",
+        mends="DELETE FROM {t} WHERE id = 2",
+    ),
+]
+
+RULES: dict[str, Any] = {
+    "partitioner": {"columns": {"public.parted": ["nobody"]}},
+    "key": {"columns": {"public.keyed": ["nobody"]}},
+}
+"""Rules that cannot be followed. They are gone when the tables come back."""
+
+
+def envelopes(one: Trial, topic: str) -> list[dict[str, Any]]:
+    return [json.loads(value) for _, value, _ in one.records(topic) if value is not None]
+
+
+def rows_of(found: Sequence[Mapping[str, Any]]) -> Rows:
+    rows: Rows = {}
+    for each in found:
+        if each["op"] == "t":
+            rows.clear()
+        elif each["op"] == "d":
+            rows.pop(each["before"]["id"], None)
+        else:
+            rows[each["after"]["id"]] = each["after"]["note"]
+    return rows
+
+
+def other(one: Trial, number: int) -> float:
+    """Insert a row into the table without a fault, and return the seconds until its topic has a record of it."""
+    one.execute("INSERT INTO other VALUES (%s)", number)
+    began, topic = time.monotonic(), f"{one.name}.public.other"
+    until(
+        lambda: number in [json.loads(key)["id"] for key, _, _ in one.records(topic)] or None,
+        f"the row {number}: {one.daemon.last_words()}",
+        90.0,
+    )
+    return time.monotonic() - began
+
+
+def create_tables(one: Trial, cases: Sequence[Case]) -> None:
+    one.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    for each in cases:
+        one.execute(f"CREATE TABLE {each.table} ({each.columns})")
+        one.execute(f"INSERT INTO {each.table} VALUES (1, 'before')")
+        if each.before:
+            one.execute(each.before.format(t=each.table))
+
+
+def break_tables(one: Trial, cases: Sequence[Case]) -> None:
+    for each in cases:
+        if each.breaks:
+            one.execute(each.breaks.format(t=each.table))
+
+
+def await_aside(one: Trial, cases: Sequence[Case]) -> None:
+    wanted = {each.name: each.fault for each in cases}
+
+    def found() -> dict[str, str]:
+        return {
+            event["table"]: event["fault"] for event in one.daemon.events if event["event"] == "table.aside"
+        }
+
+    until(lambda: found() == wanted or None, f"{wanted}, but {found()}: {one.daemon.last_words()}", 90.0)
+    assert one.daemon.is_running()
+
+
+def mend_tables(one: Trial, cases: Sequence[Case]) -> None:
+    for each in cases:
+        if each.mends:
+            one.execute(each.mends.format(t=each.table))
+
+
+def ask_for(one: Trial, cases: Sequence[Case]) -> None:
+    """Ask for all tables by one request. Those that are back already are named in the answer."""
+    asked = json.dumps({"action": "resume_tables", "tables": [each.name for each in cases]})
+    one.execute("SELECT pg_logical_emit_message(true, 'cdcd.snapshot', %s)", asked)
+
+
+def await_equal(one: Trial, cases: Sequence[Case], decode: Decode) -> None:
+    """All topics have the rows of their tables, also a row that is inserted now."""
+    for each in cases:
+        one.execute(f"INSERT INTO {each.table} (id, note) VALUES (9, 'after')")
+        wanted = {int(number): note for number, note in one.execute(f"SELECT id, note FROM {each.table}")}
+        topic = f"{one.name}.{each.name}"
+        until(
+            lambda topic=topic, wanted=wanted: rows_of(decode(topic)) == wanted or None,
+            f"{wanted} in {topic}: {one.daemon.last_words()}",
+            90.0,
+        )
+
+
+@DELIVERIES
+@pytest.mark.parametrize("kind", FORMATS)
+def test_tables_whose_schemas_are_refused_or_not_answered_are_set_aside_and_come_back(
+    trial: Callable[..., Trial], database: Database, broker: KafkaBroker, kind: str, delivery: str
+):
+    # GIVEN a pipeline with a schema registry, and tables that will have their own faults
+    cases = [*REGISTERED, *FORMATS[kind]]
+    one = trial(database.dsn(), broker.bootstrap_servers)
+    create_tables(one, cases)
+    with SchemaRegistry() as registry:
+
+        def decode(topic: str) -> list[dict[str, Any]]:
+            if kind == "avro":
+                return avro_values(one.reader_servers, topic, registry)
+            return [read(value, registry) for _, value in messages(one.reader_servers, topic) if value]
+
+        one.configure(
+            format={"value": kind},
+            registry={"url": registry.url},
+            kafka={"delivery": delivery, "properties": {"message.max.bytes": 50_000}},
+            snapshot={"mode": "initial"},
+            tables={"on_error": "set_aside"},
+            **RULES,
+        )
+        one.start()
+        assert other(one, 1) < OTHERS_S
+
+        # WHEN the registry refuses a subject, gives no answer for another one, and the other tables fail, too
+        registry.refusing.add(f"{one.name}.public.refused-value")
+        registry.failing.add(f"{one.name}.public.unanswered-value")
+        break_tables(one, cases)
+
+        # THEN each is set aside by its own fault, and the other table waits for the answer only
+        assert other(one, 2) < REGISTRY_S + OTHERS_S
+        await_aside(one, cases)
+        subject = f"{one.name}.public.unanswered-value"
+        assert one.daemon.await_event("registry.unanswered", subject=subject)["patience_s"] == REGISTRY_S
+        assert not one.daemon.saw("registry.unreachable")
+
+        # WHEN the daemon is killed, the causes are removed, and somebody asks for the tables
+        one.daemon.kill()
+        mend_tables(one, cases)
+        registry.refusing.clear()
+        registry.failing.clear()
+        one.configure(**dict.fromkeys(RULES))
+        one.start()
+        assert other(one, 3) < OTHERS_S
+        ask_for(one, cases)
+
+        # THEN they are equal
+        await_equal(one, cases, decode)
+        assert one.daemon.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def guarded_broker(scratch: Path) -> Iterator[KafkaBroker]:
+    server = KafkaBroker(scratch / "kafka-guarded-tables", users={"cdcd": PASSWORD})
+    server.start()
+    yield server
+    server.destroy()
+
+
+PASSWORD = "5asl-5ecret"
+
+RIGHTS = [
+    Case("unwritable", "broker"),
+    Case("uncreated", "topic"),
+    Case("hidden", "topic"),
+    Case("taken", "broker"),
+]
+
+DENIED = {
+    "unwritable": AclOperation.WRITE,
+    "uncreated": AclOperation.CREATE,
+    "hidden": AclOperation.DESCRIBE,
+    "taken": AclOperation.WRITE,
+}
+"""By table: the right that the topic's owner denies cdcd."""
+
+
+def denial(one: Trial, table: str) -> AclBinding:
+    return AclBinding(
+        ResourceType.TOPIC,
+        f"{one.name}.public.{table}",
+        ResourcePatternType.LITERAL,
+        "User:cdcd",
+        "*",
+        DENIED[table],
+        AclPermissionType.DENY,
+    )
+
+
+@DELIVERIES
+def test_tables_whose_topics_deny_a_right_are_set_aside_and_come_back_by_themselves(
+    trial: Callable[..., Trial], database: Database, guarded_broker: KafkaBroker, delivery: str
+):
+    # GIVEN a broker with ACLs, on which some topics deny cdcd a right
+    one = trial(
+        database.dsn(),
+        guarded_broker.bootstrap_servers,
+        reader_servers=guarded_broker.admin_bootstrap_servers,
+    )
+    one.secrets.append(PASSWORD)
+    create_tables(one, RIGHTS)
+    allowed = [
+        (ResourceType.TOPIC, one.name, operation)
+        for operation in (
+            AclOperation.READ,
+            AclOperation.WRITE,
+            AclOperation.CREATE,
+            AclOperation.DESCRIBE,
+            AclOperation.DESCRIBE_CONFIGS,
+        )
+    ] + [
+        (ResourceType.TRANSACTIONAL_ID, f"cdcd-{one.name}", operation)
+        for operation in (AclOperation.WRITE, AclOperation.DESCRIBE)
+    ]
+    prefixed, allow = ResourcePatternType.PREFIXED, AclPermissionType.ALLOW
+    kafka_rights.allow(
+        one.reader_servers,
+        [AclBinding(kind, name, prefixed, "User:cdcd", "*", right, allow) for kind, name, right in allowed],
+    )
+    for table in ("unwritable", "hidden", "taken"):
+        created_topics.create_topics(one.reader_servers, f"{one.name}.public.{table}")
+    kafka_rights.allow(one.reader_servers, [denial(one, table) for table in DENIED if table != "taken"])
+    one.configure(
+        kafka={
+            "delivery": delivery,
+            "properties": {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "cdcd",
+                "sasl.password": PASSWORD,
+            },
+        },
+        snapshot={"mode": "initial"},
+        tables={"on_error": "set_aside"},
+        topics={"create": {"enabled": True}},
+    )
+    one.start()
+    assert other(one, 1) < OTHERS_S
+
+    # WHEN another topic loses the right while records go there
+    kafka_rights.allow(one.reader_servers, [denial(one, "taken")])
+    break_tables(one, RIGHTS)
+
+    # THEN each table is set aside, and the other table goes on
+    assert other(one, 2) < OTHERS_S
+    await_aside(one, RIGHTS)
+
+    # WHEN the rights are back, THEN the tables come back by themselves, over a kill, too
+    one.daemon.kill()
+    one.start()
+    for table in DENIED:
+        kafka_rights.revoke(one.reader_servers, denial(one, table))
+    await_equal(one, RIGHTS, lambda topic: envelopes(one, topic))
+    assert other(one, 3) < OTHERS_S
+    assert one.daemon.stop() == 0
+
+
+ODD = [
+    Case(
+        "undecodable",
+        "value",
+        columns="id int, note text, name text PRIMARY KEY DEFAULT gen_random_uuid()",
+        before="UPDATE {t} SET name = 'a'",
+        breaks="INSERT INTO {t} VALUES (2, 'at fault', E'\\xe9')",
+        mends="DELETE FROM {t} WHERE id = 2",
+    ),
+    Case(
+        "read",
+        "value",
+        columns="id int, note text, name text PRIMARY KEY DEFAULT gen_random_uuid()",
+        before="INSERT INTO {t} VALUES (2, 'at fault', E'\\xe9')",
+        breaks="",
+        mends="DELETE FROM {t} WHERE id = 2",
+    ),
+    Case(
+        "huge",
+        "size",
+        breaks=f"INSERT INTO {{t}} VALUES (2, '{LARGE}')",
+        mends="DELETE FROM {t} WHERE id = 2",
+    ),
+    Case("keyed", "rule"),
+]
+
+
+@DELIVERIES
+def test_keys_that_are_no_text_set_their_tables_aside_and_all_come_back(
+    trial: Callable[..., Trial],
+    postgres: PostgresServer,
+    broker: KafkaBroker,
+    unique: str,
+    delivery: str,
+):
+    # GIVEN a database of bytes, in which keys are no text
+    with encoded(postgres, unique, "SQL_ASCII") as dsn:
+        one = trial(dsn, broker.bootstrap_servers)
+        create_tables(one, ODD)
+        rules = {"key": RULES["key"]}
+        one.configure(
+            kafka={"delivery": delivery, "properties": {"message.max.bytes": 50_000}},
+            snapshot={"mode": "initial"},
+            tables={"on_error": "set_aside"},
+            **rules,
+        )
+        one.start()
+        assert other(one, 1) < OTHERS_S
+
+        # WHEN the tables fail, THEN each is set aside by its own fault
+        break_tables(one, ODD)
+        assert other(one, 2) < OTHERS_S
+        await_aside(one, ODD)
+
+        # WHEN the daemon is killed, the causes are removed, and somebody asks for the tables, THEN they are equal
+        one.daemon.kill()
+        mend_tables(one, ODD)
+        one.configure(**dict.fromkeys(rules))
+        one.start()
+        assert other(one, 3) < OTHERS_S
+        ask_for(one, ODD)
+        await_equal(one, ODD, lambda topic: envelopes(one, topic))
+        assert one.daemon.stop() == 0
+        one.daemon.kill()
