@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,12 +169,16 @@ def ask_for(one: Trial, cases: Sequence[Case]) -> None:
 
 def await_equal(one: Trial, cases: Sequence[Case], decode: Decode) -> None:
     """All topics have the rows of their tables, also a row that is inserted now."""
+
+    def is_equal(topic: str, wanted: Rows) -> bool | None:
+        return rows_of(decode(topic)) == wanted or None
+
     for each in cases:
         one.execute(f"INSERT INTO {each.table} (id, note) VALUES (9, 'after')")
         wanted = {int(number): note for number, note in one.execute(f"SELECT id, note FROM {each.table}")}
         topic = f"{one.name}.{each.name}"
         until(
-            lambda topic=topic, wanted=wanted: rows_of(decode(topic)) == wanted or None,
+            partial(is_equal, topic, wanted),
             f"{wanted} in {topic}: {one.daemon.last_words()}",
             90.0,
         )
