@@ -358,9 +358,11 @@ class SnapshotDriver:
         tables = await catalog.published()
         members = await catalog.members()
         labels = await catalog.labels()
+        dropped = await catalog.dropped(question.bound) if question.bound else ()
         after = await catalog.position()
         new = {oid: name for oid, name in tables.items() if oid not in question.known}
-        return Published(tables, after, await catalog.estimates(new) if new else {}, labels, members)
+        estimates = await catalog.estimates(new) if new else {}
+        return Published(tables, after, estimates, labels, members, dropped)
 
     async def _know_types(self, oids: set[int]) -> None:
         missing = [oid for oid in oids if not is_lasting(oid, self._types)]

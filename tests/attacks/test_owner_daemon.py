@@ -78,6 +78,30 @@ def test_a_view_in_place_of_a_table_that_was_asked_for_gives_nothing_and_the_str
     assert stage.loot() == []
 
 
+@pytest.mark.attack(gains="the end of the daemon, at every start", before="failed")
+@pytest.mark.postgres(only=[13, 18])
+def test_a_type_that_is_nested_too_deep_sets_its_table_aside_by_name(
+    stage: Stage, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN a table whose column has a domain over a domain, 99 levels deep
+    domains = [f"CREATE DOMAIN own.d{level} AS own.d{level - 1}" for level in range(1, 100)]
+    stage.owner("CREATE DOMAIN own.d0 AS int", *domains, "CREATE TABLE own.u (id int PRIMARY KEY)")
+    stage.owner("CREATE TABLE own.t (id int PRIMARY KEY, d own.d99)")
+    stage.publish("own.u", "own.t")
+    process = daemon(settings(stage, broker, unique, "never") | {"tables": {"on_error": "set_aside"}})
+    process.await_streaming()
+    # WHEN the owner writes a row
+    stage.owner("INSERT INTO own.t VALUES (1, 1)", "INSERT INTO own.u VALUES (1)")
+    # THEN that table alone stops, and the event has its name, the cause and the way back
+    aside = process.await_event("table.aside")
+    assert aside["table"] == "own.t"
+    assert aside["command"] == "cdcd tables resume own.t"
+    assert "64 levels" in aside["reason"]
+    assert "tables.exclude" in aside["hint"]
+    process.await_metric("cdcd_events_total", lambda count: count == 1, "c", "own.u")
+    assert process.stop() == 0
+
+
 @pytest.mark.attack(gains=GAINS, before="failed")
 @pytest.mark.postgres(since=14)
 @pytest.mark.parametrize("kind", ["composite", "enum"])

@@ -5,6 +5,7 @@ reads the column under its new name.
 """
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import pytest
 
 from deploy.demo.fold import await_flushed
 from deploy.local import KafkaBroker
+from tests.attacks.checkpoints import last_checkpoint
 from tests.attacks.test_owner_protection import (
     DONE,
     GAINS,
@@ -23,7 +25,7 @@ from tests.attacks.test_owner_protection import (
     secret,
 )
 from tests.integration.conftest import Database
-from tests.integration.daemon import Daemon, configuration
+from tests.integration.daemon import Daemon, configuration, until
 from tests.integration.forked import run_cdcd
 from tests.integration.test_columns import everything
 from tests.integration.test_snapshot_requests import ask
@@ -113,6 +115,34 @@ def test_a_snapshot_beside_the_stream_follows_renames_between_its_chunks(
         database.execute("UPDATE t SET id = id + 10000 WHERE id % 500 = 0 AND id < 10000")
     process.await_event("table.read")
     assert_hidden(process, passed(process, database, broker, unique))
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_tables_that_come_and_go_leave_nothing_in_the_checkpoint(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    """Without end, the record would become too large for its topic, and no start could read it."""
+    columns = {"hash_key": HASH_KEY, "hash": ["public.*.ssn"]}
+    process = started(daemon, database, broker, unique, columns=columns)
+    with database.connect() as owner:
+        for number in range(100):
+            owner.execute(
+                "CREATE TABLE u (id int PRIMARY KEY, ssn text); "
+                f"INSERT INTO u VALUES ({number}, '{MARKER}'); DROP TABLE u"
+            )
+    numbers = count(2)
+
+    def bound() -> bool | None:
+        """Write a row, so that there is a checkpoint, and count the bytes of the bindings."""
+        database.execute(f"INSERT INTO done VALUES ({next(numbers)})")
+        return len(last_checkpoint(broker, f"{unique}.checkpoint").bindings) < 400 or None
+
+    process.await_metric("cdcd_events_total", lambda events: events >= 100, "c", "public.u")
+    until(bound, "the checkpoint has the bindings of tables that were dropped")
+    assert_hidden(process, passed(process, database, broker, unique))
+    process.kill()
+    process.start()
+    process.await_streaming()
 
 
 def test_verify_and_check_know_the_column_by_its_number(

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from cdcd.adapters.postgres.catalog import describe, relations, types
+from cdcd.adapters.postgres.catalog import describe, dropped, relations, types
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
 from cdcd.core.catalog.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
@@ -115,6 +115,16 @@ def test_of_a_partitioned_table_it_is_told_what_its_partitions_do_not_send(datab
     database.execute("ALTER TABLE low REPLICA IDENTITY DEFAULT")
     (low,) = ask(database, lambda connection: relations(connection, [low.oid]))
     assert [column.name for column in low.columns if column.is_key] == ["id"]
+
+
+def test_tables_that_were_dropped_are_found_once_the_drop_is_committed(database: Database):
+    database.execute("CREATE TABLE t (id int); CREATE TABLE gone (id int)")
+    oids = [oid_of(database, "regclass", name) for name in ("t", "gone")]
+    with database.connect(autocommit=False) as session:
+        session.execute("DROP TABLE gone")
+        assert ask(database, lambda connection: dropped(connection, oids)) == ()
+        session.commit()
+    assert ask(database, lambda connection: dropped(connection, oids)) == (oids[1],)
 
 
 def test_columns_are_told_with_their_numbers_and_what_older_rows_hold(database: Database):

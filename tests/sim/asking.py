@@ -189,10 +189,10 @@ class Asker:
 
     def _list(self, question: ListPublished) -> Asking:
         tables = self.published()
+        dropped = tuple(sorted(question.bound - self.client.database.definitions.keys()))
         yield from self.delay()
-        return Published(
-            tables, self.postgres.wal.end, {oid: 7 for oid in tables if oid not in question.known}
-        )
+        estimates = {oid: 7 for oid in tables if oid not in question.known}
+        return Published(tables, self.postgres.wal.end, estimates, dropped=dropped)
 
 
 QUESTIONS: Final[Mapping[type[Question], Callable[[Asker, Any], Asking]]] = {

@@ -58,6 +58,7 @@ from tests.sim.planted_focuses import (
     PROTECTED,
     PROTECTED_AND_DROPPED,
     PROTECTED_AND_SWAPPED,
+    PROTECTED_AND_TABLES_DROPPED,
     PUBLISHING,
     PUBLISHING_AND_CUT,
     RENAMED,
@@ -157,6 +158,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "renamed_table_not_followed": _in_session(PROTECTED, bindings=protected.FollowsNoTable),
         "swapped_columns_by_names": _in_session(PROTECTED_AND_SWAPPED, bindings=protected.NumbersByNames),
         "columns_by_order_of_now": _in_session(PROTECTED_AND_DROPPED, bindings=protected.NumbersByOrder),
+        "dropped_table_forgotten": _in_session(
+            PROTECTED_AND_TABLES_DROPPED, bindings=protected.ForgetsTablesTooEarly
+        ),
         "dropped_column_forgotten": _in_session(PROTECTED_AND_DROPPED, bindings=protected.ForgetsWhatIsGone),
         "renewed_before_it_is_confirmed": _in_engine(LARGE_MESSAGES, renewal=large.RenewsUnconfirmed),
         "message_of_the_largest_size_shortened": _in_session(LARGE_MESSAGES, limits=large.ShortensTheLargest),

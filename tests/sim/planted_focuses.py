@@ -507,3 +507,9 @@ PROTECTED_AND_DROPPED: Final[Mapping[str, Any]] = {
     "ddl": ("rename_column", "drop_column"),
 }
 """As `PROTECTED_AND_SWAPPED`, and columns are dropped before the daemon reads the catalog."""
+
+PROTECTED_AND_TABLES_DROPPED: Final[Mapping[str, Any]] = {
+    **PROTECTED_AND_SWAPPED,
+    "ddl": ("rename_column", "rename_column", "drop", "create"),
+}
+"""As `PROTECTED_AND_SWAPPED`, and tables are dropped while the stream still has changes of them."""

@@ -1,6 +1,6 @@
 """Bugs of the bindings: a rule no longer protects a column that it protected."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from cdcd.core.catalog.attribute_numbers import column_ids
 from cdcd.core.catalog.bindings import Bindings, Numbers
@@ -66,6 +66,13 @@ class ForgetsWhatIsGone(Bindings):
             if relation.oid in tables:
                 tables[relation.oid] &= live
         return super().numbers(relation, table)
+
+
+class ForgetsTablesTooEarly(Bindings):
+    """A dropped table loses its bindings at once, although rows from before the drop may still be delivered."""
+
+    def dropped(self, oids: Iterable[int], after: int) -> None:
+        super().dropped(oids, 0)
 
 
 class BindsLate(Bindings):

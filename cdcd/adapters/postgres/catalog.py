@@ -188,6 +188,10 @@ WITH RECURSIVE enum(oid) AS (
 SELECT DISTINCT a.attrelid::int8 FROM pg_attribute a JOIN enum ON enum.oid = a.atttypid
  WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped
 """
+_DROPPED: Final = """
+SELECT oid::int8 FROM unnest(%s::oid[]) AS wanted(oid)
+ WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = wanted.oid)
+"""
 
 
 async def labels(connection: Connection) -> int:
@@ -201,6 +205,13 @@ async def tables_with_enums(connection: Connection, oids: Collection[int]) -> tu
     """Find the relations that have a column whose type is an enum, a domain over an enum, or an array of enums."""
     with translated("looking for columns of enums", {}):
         rows: list[Any] = await (await connection.execute(_OF_ENUMS, (list(oids),))).fetchall()
+    return tuple([row[0] for row in rows])
+
+
+async def dropped(connection: Connection, oids: Collection[int]) -> tuple[int, ...]:
+    """Find the oids of relations that do not exist. The query waits for no lock."""
+    with translated("looking for dropped tables", {}):
+        rows: list[Any] = await (await connection.execute(_DROPPED, (list(oids),))).fetchall()
     return tuple([row[0] for row in rows])
 
 

@@ -213,6 +213,10 @@ class SnapshotCatalog:
         """Return the checksum of the labels of all enums, as `catalog.labels` does."""
         return await self._ask(catalog.labels)
 
+    async def dropped(self, oids: Collection[int]) -> tuple[int, ...]:
+        """Find the oids of tables that PostgreSQL no longer has, as `catalog.dropped` does."""
+        return await self._ask(lambda sql: catalog.dropped(sql, oids))
+
     async def tables_with_enums(self, oids: Collection[int]) -> tuple[int, ...]:
         """Find the relations that have columns of enums, as `catalog.tables_with_enums` does."""
         return await self._ask(lambda sql: catalog.tables_with_enums(sql, oids))

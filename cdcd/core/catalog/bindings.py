@@ -1,7 +1,11 @@
 """Columns to which the rules of `columns` are bound, by the table's oid and the column's attribute number.
 
 The rule: a column that a rule has matched once stays under that rule, even if the column or its table is renamed
-later. Bindings only grow. They end when the operator changes the rule, because another rule has another digest.
+later. Bindings only grow. They end in two cases:
+
+- The operator changes the rule, because another rule has another digest.
+- PostgreSQL no longer has the table, and everything that was committed before this was seen is delivered. No message
+  can follow about this oid. Without this, whoever creates and drops tables would let the checkpoint grow for ever.
 
 A Relation message has names but no attribute numbers. `Bindings.numbers` determines which numbers each of its
 columns may have. Each part of its evidence is a proof:
@@ -96,6 +100,8 @@ class Bindings:
         self._states: dict[int, list[TableState]] = {}
         """States by oid, in ascending order of LSN."""
         self._resolved: dict[int, dict[object, list[Numbers]]] = {}
+        self._dropped: dict[int, int] = {}
+        """LSN behind which no message about a dropped table follows, by the table's oid."""
         self._text = ""
         self._is_stale = False
 
@@ -115,6 +121,34 @@ class Bindings:
     def has(self, oid: int) -> bool:
         """Return True if a rule is bound to a column of the table."""
         return any(tables.get(oid) for tables in self._rules.values())
+
+    # Tables that PostgreSQL no longer has.
+
+    def oids(self) -> frozenset[int]:
+        """Return the oids of the tables that something is known about, except those that are known to be dropped."""
+        bound = [oid for tables in self._rules.values() for oid in tables]
+        return frozenset([*bound, *self._states, *self._resolved]) - self._dropped.keys()
+
+    def dropped(self, oids: Iterable[int], after: int) -> None:
+        """Forget these tables as soon as everything before the LSN `after` is delivered.
+
+        Args:
+            oids: tables that PostgreSQL's catalog does not have any more.
+            after: LSN after the commits that dropped the tables.
+        """
+        for oid in oids:
+            self._dropped.setdefault(oid, after)
+
+    def _forget_dropped(self, delivered: int) -> bool:
+        """Remove what is known about dropped tables, if no message about them can follow."""
+        gone = [oid for oid, after in self._dropped.items() if after <= delivered]
+        for oid in gone:
+            del self._dropped[oid]
+            self._states.pop(oid, None)
+            self._resolved.pop(oid, None)
+            for tables in self._rules.values():
+                tables.pop(oid, None)
+        return bool(gone)
 
     # Knowledge about the columns of a table.
 
@@ -188,7 +222,8 @@ class Bindings:
 
     def text(self, delivered: int) -> str:
         """Return the bindings for a checkpoint at this position as JSON, "" without bindings."""
-        if self._forget_states(delivered) or self._is_stale:
+        forgot = self._forget_dropped(delivered)
+        if self._forget_states(delivered) or forgot or self._is_stale:
             self._is_stale = False
             self._text = self._packed()
         return self._text

@@ -69,7 +69,11 @@ def logical_type(
         SourceError: the types are nested without end.
     """
     if nesting > NESTING_MAX:
-        raise SourceError(f"The type with oid {oid} is nested more than {NESTING_MAX} deep.")
+        raise SourceError(
+            f"A column's type is nested more than {NESTING_MAX} levels deep (domains, arrays, composite types), at the "
+            f"type with oid {oid}.",
+            hint="Give the column a type with fewer levels, or leave the table out (tables.exclude).",
+        )
     if oid == MONEY:
         form = f"decimal({PRECISION},{money_digits})"
         return LogicalType("money", ROWS[oid].read, form, money_digits)

@@ -173,9 +173,13 @@ class LetGo:
 
 @dataclass(frozen=True, slots=True)
 class ListPublished:
-    """List the tables of the publication, and estimate the number of rows of those that are not in `known`."""
+    """List the tables of the publication, and estimate the number of rows of those that are not in `known`.
+
+    `bound`: tables of which the answer says whether they were dropped.
+    """
 
     known: frozenset[int]
+    bound: frozenset[int] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +284,7 @@ class Published:
         labels: a checksum of the labels of all enums; 0 if there are no enums.
         members: for each table that the publication lists by name, a number that identifies this entry, by the
             table's oid. If the table is removed and added again, the number differs.
+        dropped: the oids of `ListPublished.bound` that PostgreSQL no longer has.
     """
 
     tables: Mapping[int, str]
@@ -287,6 +292,7 @@ class Published:
     estimates: Mapping[int, int]
     labels: int = 0
     members: Mapping[int, int] = field(default_factory=dict)
+    dropped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

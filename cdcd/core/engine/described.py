@@ -108,6 +108,11 @@ class DescribedRelations:
         if not self._encoder.tables.knows(relation.oid):
             self._ask(relation, tentative=True)
 
+    def refused_name(self, oid: int) -> str:
+        """Return `schema.table` of a relation whose last description was refused; "" if it was not refused."""
+        relation = self._refused.get(oid)
+        return "" if relation is None else f"{relation.schema}.{relation.name}"
+
     def describe(self, relation: Relation) -> None:
         """Take the description of a relation, even if it equals the last one: a column that was dropped and added again
         looks the same in the message.

@@ -516,7 +516,8 @@ class Engine:
         return topic in self._rendering.topics_of(oid) and self._rendering.name_of(oid) == name
 
     def _name_of(self, oid: int) -> str:
-        return self.relation_name(oid) or self._rendering.name_of(oid) or self._names.get(oid, "")
+        names = (self._ingest.relations.refused_name, self.relation_name, self._rendering.name_of)
+        return next((name for find in names if (name := find(oid))), self._names.get(oid, ""))
 
     def _fault(self, oid: int, fault: str, error: CdcdError, *, lsn: int | None = None) -> None:
         """Set a table with a fault aside, from `lsn` on, or from the next event on if `lsn` is None.

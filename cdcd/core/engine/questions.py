@@ -148,6 +148,7 @@ class Questions:
         fates: Fates,
         now: float,
     ) -> None:
+        self._bindings = rendering.encoder.tables.bindings
         self._fates = fates
         self._aside: Mapping[int, object] = fates.aside
         self._incremental = incremental
@@ -199,7 +200,9 @@ class Questions:
         """Return the next question beside the stream; None if there is nothing to ask now."""
         if not self._listing and now >= self._list_at:
             self._listing = True
-            return self._ask(self._listed, None, ListPublished(self._tables.known_oids()))
+            return self._ask(
+                self._listed, None, ListPublished(self._tables.known_oids(), self._bindings.oids())
+            )
         if self._to_look_up:
             oid = self._to_look_up.popleft()
             return self._ask(self._looked, oid, Look(oid, ""))
@@ -264,6 +267,7 @@ class Questions:
                 else:
                     self._to_look_up.append(oid)
             self._enums.labels.listed(answer.labels)
+            self._bindings.dropped(answer.dropped, answer.after)
 
     def _looked(self, asked: object, answer: Answer, now: float) -> None:
         """Take the description of a table that replaced another one, for the record that ends the

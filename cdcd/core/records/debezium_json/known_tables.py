@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.field_names import Fields
 from cdcd.core.catalog.logical import require_binary
 from cdcd.core.catalog.protection import ColumnRule
@@ -59,6 +60,11 @@ class KnownTables:
                 if count:
                     counts[table, op] = count
         return counts
+
+    @property
+    def bindings(self) -> Bindings:
+        """Columns to which the rules of protection are bound. All encoders of a session share them."""
+        return self._protections.bindings
 
     def define(
         self,

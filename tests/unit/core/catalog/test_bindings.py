@@ -244,6 +244,38 @@ def test_the_checkpoint_is_the_same_text_until_something_changes():
     assert protections.bindings.text(160) != text
 
 
+@pytest.mark.parametrize(("delivered", "is_forgotten"), [(399, False), (400, True)])
+def test_a_dropped_table_keeps_its_bindings_until_everything_before_is_delivered(
+    delivered: int, is_forgotten: bool
+):
+    protections = known()
+    bindings = protections.bindings
+    assert bindings.oids() == {OID}
+    bindings.dropped([OID], 400)
+    bindings.dropped([OID], 500)
+    # The catalog has answered for this table, so that the next list does not look for it.
+    assert bindings.oids() == set()
+    text = bindings.text(delivered)
+    assert (text == "") is is_forgotten
+    assert bindings.of_table(protections.rules[0].digest, OID) == (() if is_forgotten else {2})
+    if not is_forgotten:
+        # What was committed before the drop is still withheld.
+        with pytest.raises(WithheldError):
+            actions(protections, relation("id", "x", "note"), table({}, seen=0, at=200))
+
+
+def test_the_bindings_of_other_tables_stay_when_a_table_is_dropped():
+    protections = known()
+    other = replace(table({1: "id", 2: "ssn"}, seen=100, at=50), kin=(Kin(9, "public", "t"),))
+    protections.in_force(relation("id", "ssn", oid=9), other)
+    both = protections.bindings.text(150)
+    protections.bindings.dropped([9], 200)
+    assert protections.bindings.text(199) is both
+    assert len(protections.bindings.text(200)) < len(both)
+    assert protections.bindings.oids() == {OID}
+    assert actions(restarted(protections, 200), relation("id", "x", "note"), FIRST) == ["", HASH, ""]
+
+
 LISTED = (rule("public.t.id", INCLUDE), rule("public.t.note", INCLUDE))
 
 

@@ -9,6 +9,7 @@ from cdcd.core.catalog.relations import CatalogColumn, TableDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import Look, Read
 from cdcd.core.engine.described import DESCRIBE_S, DescribedRelations
+from cdcd.core.engine.fates import Fates
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.topics import Topics
 from cdcd.core.errors import ConfigError
@@ -26,7 +27,7 @@ DESCRIBED = TableDescription(primary_key=("id",))
 
 
 class Session:
-    def __init__(self, field_rules: tuple[FieldRule, ...] = ()) -> None:
+    def __init__(self, field_rules: tuple[FieldRule, ...] = (), *, fates: Fates | None = None) -> None:
         self.facts = Facts()
         self.topics = Topics()
         self.encoder = record_stream(
@@ -52,7 +53,7 @@ class Session:
             tables=tables,
             topics=self.topics,
             observe=self.facts,
-            fates=no_fates(),
+            fates=no_fates() if fates is None else fates,
         )
 
     def describe(self, message: Relation) -> None:
@@ -93,6 +94,16 @@ def test_no_row_passes_a_description_that_is_refused():
         session.relations.described(asked, DESCRIBED, BUILTIN_TYPES)
     # The session ends a moment later. Until then, the rows behind the description wait.
     assert session.relations.asking is not None
+
+
+def test_a_relation_that_is_refused_at_its_first_description_has_a_name():
+    rules = (FieldRule("public.t", (), (("id", "x"),)),)
+    fates = Fates((), {}, observe=lambda _fact: None, fault=lambda _oid, _fault, _error: None)
+    session = Session(field_rules=rules, fates=fates)
+    session.describe(relation(OID, "t"))
+    assert session.relations.refused_name(OID) == "public.t"
+    assert session.relations.refused_name(OID + 1) == ""
+    assert not session.encoder.tables.knows(OID)
 
 
 def test_a_known_relation_is_not_looked_up_for_an_open_transaction(session: Session):

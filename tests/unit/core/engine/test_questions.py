@@ -1,4 +1,4 @@
-"""Questions about tables whose enums' labels changed: which of them are described again."""
+"""Questions beside the stream: about tables whose enums' labels changed, and about tables that were dropped."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -6,8 +6,9 @@ from typing import Any, cast
 import pytest
 
 from cdcd.build import is_compiled
+from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.relations import TableDescription
-from cdcd.core.engine.actions import Ask, Enums, FindEnums, Look, Looked, Published
+from cdcd.core.engine.actions import Ask, Enums, FindEnums, ListPublished, Look, Looked, Published
 from cdcd.core.engine.labels import EnumQuestions, Labels
 from cdcd.core.engine.questions import PUBLISHED_S, Questions
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
@@ -19,6 +20,29 @@ from tests.unit.core.engine.tables import no_fates
 TABLE = SimpleNamespace(
     oid=7, name="public.t", relation=Relation(None, 7, "public", "t", "d", (Column(1, "id", 23, -1),))
 )
+
+
+@pytest.mark.skipif(is_compiled(), reason="the questions' parts are stand-ins here")
+def test_tables_that_were_dropped_lose_what_rules_are_bound_to():
+    bindings = Bindings()
+    bindings.bind("rule", 7, [2])
+    bindings.bind("rule", 8, [2])
+    tables: Any = SimpleNamespace(known_oids=frozenset, outdated=list, listed=lambda _answer: [])
+    tasks = SnapshotTasks(Progress(), names={}, observe=lambda _: None, changed=lambda: None)
+    incremental: Any = SimpleNamespace(tasks=tasks)
+    enums: Any = SimpleNamespace(labels=Labels(tasks))
+    rendering: Any = SimpleNamespace(encoder=SimpleNamespace(tables=SimpleNamespace(bindings=bindings)))
+    questions = Questions(incremental, None, tables, enums, rendering=rendering, fates=no_fates(), now=0.0)
+    ask = questions.next(PUBLISHED_S)
+    assert isinstance(ask, Ask)
+    assert ask.question == ListPublished(frozenset())
+    assert ask.question.bound == {7, 8}
+    questions.answered(ask.ticket, Published({}, 100, {}, dropped=(7,)), PUBLISHED_S)
+    assert bindings.text(99) != ""
+    assert bindings.of_table("rule", 7)
+    bindings.text(100)
+    assert not bindings.of_table("rule", 7)
+    assert bindings.of_table("rule", 8)
 
 
 @pytest.mark.skipif(is_compiled(), reason="the questions' parts are stand-ins here")
@@ -34,7 +58,10 @@ def test_a_table_is_relabelled_only_under_the_name_that_the_stream_has(is_new: b
         known_oids=frozenset, outdated=list, listed=lambda _answer: [], is_new=lambda _oid, _name: is_new
     )
     rendering: Any = SimpleNamespace(
-        has_room=False, is_altered=lambda _relation: False, is_defined=lambda table, *_: is_defined(table)
+        encoder=SimpleNamespace(tables=SimpleNamespace(bindings=Bindings())),
+        has_room=False,
+        is_altered=lambda _relation: False,
+        is_defined=lambda table, *_: is_defined(table),
     )
     relations: Any = SimpleNamespace(relabelled=lambda oid, *_: relabelled.append(oid))
 
