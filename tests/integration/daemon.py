@@ -33,6 +33,7 @@ import yaml
 from deploy.demo.daemon import Samples, parse_metrics
 from deploy.local.cache import REPOSITORY
 from tests.bench.processes import peak_rss_bytes
+from tests.integration.faults import told
 from tests.integration.forked import Forked
 
 WAIT_S: Final = 120.0
@@ -189,16 +190,20 @@ class Daemon:
             raise AssertionError(f"still running {timeout_s:g} s later:\n{self.last_words()}") from None
         self.is_awaited = False
         self._drain()
+        told.hear("cdcd run", code, self.output())
         return code
 
     def kill(self) -> None:
         """SIGKILL."""
         if self._process is not None:
+            is_heard = not self.is_awaited
             with suppress(ProcessLookupError):
                 self._process.kill()
             self._process.wait()
             self.is_awaited = False
             self._drain()
+            if not is_heard:
+                told.hear("cdcd run", None, self.output())
 
     def pause(self) -> None:
         """Freeze it (SIGSTOP) until `resume`; its connections stay open."""

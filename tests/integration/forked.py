@@ -19,6 +19,7 @@ from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 
 from deploy.local.cache import REPOSITORY
+from tests.integration.faults import told
 
 PRELOADED: Final = [
     "tests.integration.forked",
@@ -108,7 +109,9 @@ def run_cdcd(
             process.kill()
         stdout.seek(0)
         stderr.seek(0)
-        return subprocess.CompletedProcess(["cdcd", *arguments], code, stdout.read(), stderr.read())
+        done = subprocess.CompletedProcess(["cdcd", *arguments], code, stdout.read(), stderr.read())
+    told.hear(" ".join(done.args), code, done.stdout + done.stderr)
+    return done
 
 
 def _run(arguments: list[str], environment: Mapping[str, str], folder: str, handed: list[Connection]) -> None:

@@ -1,4 +1,4 @@
-"""Keeps what a fault was told with, for the table of `python -m tests.chaos.told`."""
+"""Keeps what processes of tests say, for the tables of `python -m tests.chaos.told`."""
 
 import json
 import os
@@ -8,6 +8,9 @@ from typing import Final
 
 KEPT_IN: Final = "CDCD_TOLD"
 """The environment variable that names the file. Without it nothing is kept."""
+
+HEARD_IN: Final = "CDCD_HEARD"
+"""The environment variable that names the file of `hear`. Without the variable, nothing is kept."""
 
 NAME: Final = "shop"
 """How the table calls a pipeline, which has a name of its own in each test."""
@@ -52,3 +55,33 @@ def keep(
 def kept(file: Path) -> list[Told]:
     """What the file holds, in the order of the tests."""
     return [Told(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Output of one process of a test.
+
+    Attributes:
+        test: node id of the test.
+        command: `cdcd run`, or a command with its arguments.
+        code: exit code. None: the process was killed.
+        output: standard output and standard error.
+    """
+
+    test: str
+    command: str
+    code: int | None
+    output: str
+
+
+def hear(command: str, code: int | None, output: str) -> None:
+    """Append the output of a process to the file, if there is one, during a test."""
+    file, test = os.environ.get(HEARD_IN), os.environ.get("PYTEST_CURRENT_TEST")
+    if file and test:
+        with Path(file).open("a", encoding="utf-8") as heard:
+            heard.write(json.dumps(asdict(Heard(test.rpartition(" ")[0], command, code, output))) + "\n")
+
+
+def heard(file: Path) -> list[Heard]:
+    """Return what the file holds, in the order in which the processes ended."""
+    return [Heard(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
