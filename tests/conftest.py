@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from cdcd.build import is_compiled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
 
 TESTS = Path(__file__).parent
 
@@ -120,6 +122,17 @@ def pytest_configure() -> None:
     # A shell starts a background job with SIGINT ignored, and a child inherits that. So no test could end it by Ctrl-C.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Scheduling(LoadFileScheduling):  # type: ignore[misc]
+    """A worker keeps a file to its end, because its tests share servers. Tests of the simulation need no server."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith("tests/sim/") else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> LoadFileScheduling | None:
+    return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

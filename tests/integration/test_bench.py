@@ -41,7 +41,7 @@ def file(database: Database, broker: KafkaBroker, unique: str, tmp_path: Path) -
     return path
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_a_run_prints_figures_and_leaves_nothing(
     database: Database, broker: KafkaBroker, file: Path, tmp_path: Path
 ):

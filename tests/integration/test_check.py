@@ -11,7 +11,7 @@ from cdcd.cli.__main__ import main
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.conftest import Database
 
-pytestmark = pytest.mark.postgres(every=True)
+pytestmark = pytest.mark.postgres(only=[13, 18], also=[14, 15, 16, 17])
 
 SECRET = "hunter2-of-the-check"
 

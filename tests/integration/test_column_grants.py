@@ -168,7 +168,7 @@ def test_a_pipeline_works_with_rights_on_the_published_columns(
     assert process.stop() == 0
 
 
-@pytest.mark.postgres(only=[13, 15, 18])
+@pytest.mark.postgres(only=18, also=[13, 15])
 def test_check_asks_for_no_more_than_the_published_columns(
     database: Database,
     broker: KafkaBroker,

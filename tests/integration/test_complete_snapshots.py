@@ -35,7 +35,7 @@ def await_rows(process: Daemon, least: int) -> None:
     process.await_metric("cdcd_snapshot_rows_total", lambda rows: rows > least)
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 @pytest.mark.parametrize("method", ["exported", "incremental"])
 def test_values_that_updates_leave_alone_are_delivered_though_it_is_killed(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str

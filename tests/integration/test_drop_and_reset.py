@@ -68,7 +68,7 @@ def stopped(database: Database, broker: KafkaBroker, daemon, unique: str) -> Dae
     return process
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_what_is_dropped_is_shown_first_and_gone_then(
     database: Database, broker: KafkaBroker, stopped: Daemon, unique: str
 ):
@@ -116,7 +116,7 @@ def test_what_somebody_else_made_stays(database: Database, broker: KafkaBroker, 
     assert "it is not known whether cdcd created it" in done.stdout
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_what_may_not_be_removed_is_named_before_and_the_rest_is_removed(
     database: Database, private_broker, daemon, unique: str
 ):

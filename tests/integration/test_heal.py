@@ -152,7 +152,7 @@ def lose(database: Database, slot: str, how: str) -> None:
         invalidate(database, slot)
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_each_difference_has_one_ordinary_record_and_the_gap_is_told(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ) -> None:

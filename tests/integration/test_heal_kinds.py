@@ -22,7 +22,7 @@ from tests.integration.test_heal import gaps
 from tests.integration.test_lost_slots import ops
 from tests.schema_registry import SchemaRegistry
 
-pytestmark = pytest.mark.postgres(only=[13, 18])
+pytestmark = pytest.mark.postgres(only=18, also=[13])
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 

@@ -18,6 +18,8 @@ from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
 
+pytestmark = pytest.mark.postgres(only=18, also=[13, 14, 15, 16, 17])
+
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
 PREFIX = "__debezium-heartbeat"

@@ -52,7 +52,7 @@ def role(database: Database, unique: str) -> Iterator[str]:
         until(lambda: database.execute(f'DROP ROLE "{unique}"') == [] or None, "the role is still used")
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_what_is_written_makes_a_pipeline_that_check_and_run_take(
     database: Database, broker: KafkaBroker, role: str, unique: str, tmp_path: Path
 ):
@@ -202,7 +202,7 @@ def test_tables_of_other_owners_get_readers_that_check_takes(
                 database.execute(f'DROP OWNED BY "{each}" CASCADE; DROP ROLE "{each}"')
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_check_sees_that_the_restart_of_wal_level_is_pending(
     private_postgres, broker: KafkaBroker, tmp_path: Path, unique: str
 ):

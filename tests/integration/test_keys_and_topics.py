@@ -57,7 +57,7 @@ def test_a_key_has_the_same_bytes_in_snapshot_and_stream_whatever_the_replica_id
     assert {key for _, key, _ in found} == {b'{"a":1,"b":"x"}'}
 
 
-@pytest.mark.postgres(since=13)
+@pytest.mark.postgres(only=18, also=[13, 14, 15, 16, 17])
 def test_tables_whose_topics_would_collide_have_those_that_the_configuration_gives_them(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ) -> None:
@@ -94,7 +94,7 @@ def test_tables_whose_topics_would_collide_have_those_that_the_configuration_giv
     }
 
 
-@pytest.mark.postgres(since=13)
+@pytest.mark.postgres(only=18, also=[13, 14, 15, 16, 17])
 def test_a_template_names_the_topics_of_snapshot_and_stream_and_those_that_are_dropped(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ) -> None:
@@ -125,7 +125,7 @@ def test_a_template_names_the_topics_of_snapshot_and_stream_and_those_that_are_d
     assert f"{unique}.pallet.public" in shown.stdout, shown.stderr
 
 
-@pytest.mark.postgres(since=14)
+@pytest.mark.postgres(only=18, also=[14, 15, 16, 17])
 def test_tables_that_are_left_out_have_no_topic_no_snapshot_and_no_request_but_their_events_count(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ) -> None:
@@ -192,7 +192,7 @@ def test_tables_that_are_left_out_have_no_topic_no_snapshot_and_no_request_but_t
     }
 
 
-@pytest.mark.postgres(since=14)
+@pytest.mark.postgres(only=18, also=[14, 15, 16, 17])
 def test_a_chosen_key_is_that_of_snapshot_stream_and_requests_and_moves_rows(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ) -> None:

@@ -50,7 +50,7 @@ def ops(broker: KafkaBroker, name: str) -> dict[str, Counter[str]]:
     return found
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 @pytest.mark.parametrize("how", ["dropped", "advanced"])
 def test_rows_that_were_deleted_while_the_slot_was_lost_end_once_though_it_is_killed(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, how: str

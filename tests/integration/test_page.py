@@ -132,7 +132,7 @@ def looked_up(daemon: Daemon, path: str, name: str) -> Any:
     return until(found, f"{path} has no answer")
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_the_page_has_the_findings_of_check_and_the_places_of_the_last_records_but_no_value(
     database: Database, broker: KafkaBroker, daemon, unique: str
 ):
@@ -320,7 +320,7 @@ def test_top_ends_with_its_terminal(unique: str, tmp_path: Path):
         assert screen.process.wait(WAIT_S) == 129
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_the_page_of_a_standby_says_which_instance_is_active_and_where(
     database: Database, broker: KafkaBroker, daemon, unique: str
 ):

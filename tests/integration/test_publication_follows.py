@@ -14,7 +14,7 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import BUSY_S, Daemon, configuration, until
 from tests.integration.test_deploy_sql import psql
 
-pytestmark = pytest.mark.postgres(only=[13, 18])
+pytestmark = pytest.mark.postgres(only=18, also=[13])
 
 StartDaemon = Callable[[Mapping[str, Any]], Daemon]
 

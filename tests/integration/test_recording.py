@@ -81,7 +81,7 @@ def transaction(database: Database, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-@pytest.mark.postgres(only=[16, 18], also=[13, 14, 15, 17])
+@pytest.mark.postgres(only=18, also=[13, 14, 15, 16, 17])
 def test_a_replay_writes_what_the_daemon_wrote(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, scratch: Path
 ):

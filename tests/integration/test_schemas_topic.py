@@ -34,7 +34,7 @@ def read(broker: KafkaBroker, name: str, changes: int) -> Found:
     return until(look, f"{changes} changes and their descriptions")
 
 
-@pytest.mark.postgres(since=13)
+@pytest.mark.postgres(only=18, also=[13, 14, 15, 16, 17])
 def test_each_change_names_a_description_that_fits_it(
     database: Database, broker: KafkaBroker, daemon: Callable[[dict[str, Any]], Daemon], unique: str
 ) -> None:
@@ -127,7 +127,7 @@ def test_descriptions_can_be_switched_off(
     assert "schema_id" not in change["source"]
 
 
-@pytest.mark.postgres(since=13)
+@pytest.mark.postgres(only=18, also=[13, 14, 15, 16, 17])
 def test_labels_of_enums_are_described_when_they_change_though_no_row_does(
     database: Database, broker: KafkaBroker, daemon: Callable[[dict[str, Any]], Daemon], unique: str
 ) -> None:

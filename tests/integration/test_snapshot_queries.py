@@ -14,7 +14,7 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.forked import run_cdcd
 
-pytestmark = pytest.mark.postgres(only=[13, 18])
+pytestmark = pytest.mark.postgres(only=18, also=[13])
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 

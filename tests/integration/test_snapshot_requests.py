@@ -74,7 +74,7 @@ def rows_of(broker: KafkaBroker, name: str, table: str = "t") -> list[dict[str, 
     return [envelope["after"] for envelope in envelopes if envelope["op"] == "r"]
 
 
-@pytest.mark.postgres(only=[14, 18])
+@pytest.mark.postgres(only=18, also=[14])
 def test_a_table_is_read_when_somebody_asks_for_it(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
@@ -108,7 +108,7 @@ def test_a_table_is_read_when_somebody_asks_for_it(
     assert process.stop() == 0
 
 
-@pytest.mark.postgres(only=[14, 18])
+@pytest.mark.postgres(only=18, also=[14])
 def test_what_the_daemon_would_refuse_is_refused_before_it_is_asked(
     database: Database, broker: KafkaBroker, unique: str, tmp_path: Path
 ):
@@ -342,7 +342,7 @@ def test_a_table_that_is_added_to_the_publication_is_read_with_what_an_open_tran
     assert process.stop() == 0
 
 
-@pytest.mark.postgres(only=[14, 18])
+@pytest.mark.postgres(only=18, also=[14])
 def test_a_table_that_changes_before_its_turn_ends_as_it_is(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
@@ -390,7 +390,7 @@ def test_without_truncate_records_a_table_without_a_key_is_read_at_the_slots_sna
 
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
-@pytest.mark.postgres(only=[14, 18])
+@pytest.mark.postgres(only=18, also=[14])
 def test_a_table_without_a_key_is_read_again_while_it_changes_also_across_kills(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, identity: str
 ):
@@ -479,7 +479,7 @@ def test_only_reads_the_rows_and_ends_and_a_later_run_goes_on_with_the_changes(
     assert process.stop() == 0
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_when_the_slot_is_lost_the_tables_are_read_again_if_that_is_wanted(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
@@ -502,7 +502,7 @@ def test_when_the_slot_is_lost_the_tables_are_read_again_if_that_is_wanted(
     assert process.stop() == 0
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_rows_and_columns_are_those_that_the_publication_publishes(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):

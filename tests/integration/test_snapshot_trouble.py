@@ -71,7 +71,7 @@ def assert_equal(server: PostgresServer, database: str, broker: KafkaBroker, nam
     assert report.equal, str(report)
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 @pytest.mark.parametrize("method", ["exported", "incremental"])
 def test_readers_that_are_ended_and_a_role_with_short_timeouts_cost_no_row(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str
@@ -106,7 +106,7 @@ def test_readers_that_are_ended_and_a_role_with_short_timeouts_cost_no_row(
     database.execute(f"DROP ROLE {role}")
 
 
-@pytest.mark.postgres(only=[14, 18])
+@pytest.mark.postgres(only=18, also=[14])
 @pytest.mark.parametrize("sqlstate", ["P0001", "72000", "57P01"])
 def test_a_condition_that_fails_on_a_row_ends_its_request_and_nothing_else(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, sqlstate: str
@@ -128,7 +128,7 @@ def test_a_condition_that_fails_on_a_row_ends_its_request_and_nothing_else(
     assert process.stop() == 0
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_a_table_can_be_dropped_altered_or_emptied_while_the_slots_snapshot_is_read(
     database: Database, private_broker: Callable[..., KafkaBroker], daemon: StartDaemon, unique: str
 ):
@@ -180,7 +180,7 @@ def test_without_truncate_records_a_table_without_a_key_that_is_interrupted_stop
     assert process.stop() == 0
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_a_table_without_a_key_that_is_interrupted_is_read_again_behind_a_truncate_record(
     database: Database, private_broker: Callable[..., KafkaBroker], daemon: StartDaemon, unique: str
 ):
@@ -233,7 +233,7 @@ def waiting_for_locks(database: Database) -> set[tuple[str, str]]:
     )
 
 
-@pytest.mark.postgres(only=[16, 18])
+@pytest.mark.postgres(only=18, also=[16])
 @pytest.mark.parametrize("asked_by", ["the configuration", "somebody"])
 def test_a_table_that_is_locked_for_hours_holds_up_no_change_of_another(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, asked_by: str
@@ -317,7 +317,7 @@ def test_a_table_that_is_locked_while_the_slots_snapshot_is_read_is_told_of_and_
     assert process.stop() == 0
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_a_daemon_that_starts_while_a_table_is_locked_streams_the_others(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):

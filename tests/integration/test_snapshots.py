@@ -85,7 +85,7 @@ def test_who_kills_it_when_the_snapshot_is_finished_finds_every_row(
 
 
 # PostgreSQL 14 is the first that reads a range of pages alone (TID range scan).
-@pytest.mark.postgres(only=[13, 18], also=[14])
+@pytest.mark.postgres(only=18, also=[13, 14])
 @pytest.mark.parametrize("method", ["exported", "incremental"])
 def test_killed_in_the_middle_of_a_snapshot_it_goes_on_where_it_was(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str

@@ -26,7 +26,7 @@ def codes(shown: dict[str, Any]) -> list[str]:
     return [problem["code"] for problem in shown["problems"]]
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_a_pipeline_from_before_its_start_to_the_loss_of_its_slot(
     database: Database, broker: KafkaBroker, daemon, unique: str, tmp_path: Path
 ):

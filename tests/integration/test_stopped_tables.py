@@ -16,7 +16,7 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S, Daemon, configuration, until
 from tests.integration.forked import run_cdcd
 
-pytestmark = pytest.mark.postgres(only=[14, 18])
+pytestmark = pytest.mark.postgres(only=18, also=[14])
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 

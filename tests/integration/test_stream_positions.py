@@ -53,7 +53,7 @@ def test_a_lasting_slot_goes_on_behind_what_was_acknowledged(published: Database
     assert asyncio.run(ids(1, lambda _: True)) == [11]
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_a_transaction_that_is_not_read_to_its_end_is_skipped_and_says_so(published: Database, unique: str):
     database = published
 
@@ -83,7 +83,7 @@ def test_a_transaction_that_is_not_read_to_its_end_is_skipped_and_says_so(publis
     asyncio.run(read())
 
 
-@pytest.mark.postgres(only=[14, 18])
+@pytest.mark.postgres(only=18, also=[14])
 def test_a_read_that_is_cancelled_loses_nothing(published: Database):
     database = published
 
@@ -112,7 +112,7 @@ def test_a_read_that_is_cancelled_loses_nothing(published: Database):
     assert asyncio.run(read()) == list(range(60))
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_a_slow_reader_keeps_its_connection(published: Database):
     database = published
 
@@ -131,7 +131,7 @@ def test_a_slow_reader_keeps_its_connection(published: Database):
     assert len(asyncio.run(read())) == 4
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_an_idle_stream_lets_go_of_wal_that_others_write(published: Database, unique: str):
     database = published
 
@@ -156,7 +156,7 @@ def test_an_idle_stream_lets_go_of_wal_that_others_write(published: Database, un
     asyncio.run(read())
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_one_task_reads(published: Database):
     database = published
 

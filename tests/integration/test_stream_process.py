@@ -11,6 +11,8 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S, until
 from tests.integration.stream_reader import PUBLICATION
 
+pytestmark = pytest.mark.postgres(only=18, also=[13, 14, 15, 16, 17])
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 ROWS = 300_000

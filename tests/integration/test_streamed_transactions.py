@@ -48,7 +48,7 @@ def streaming(
     return start
 
 
-@pytest.mark.postgres(since=14)
+@pytest.mark.postgres(only=[14, 16, 18], also=[15, 17])
 def test_every_kind_of_change_in_large_transactions_is_there_once(
     database: Database, broker: KafkaBroker, streaming: Callable[[], Daemon], unique: str
 ):

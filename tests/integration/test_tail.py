@@ -61,7 +61,7 @@ def finished(process: "subprocess.Popen[str]", code: int = 0) -> tuple[list[str]
     return out.splitlines(), errors
 
 
-@pytest.mark.postgres(only=[14, 18])
+@pytest.mark.postgres(only=18, also=[14])
 def test_the_topics_are_shown_as_far_as_they_are_wanted(
     database: Database, broker: KafkaBroker, daemon, tail: Tail, unique: str
 ):
@@ -112,7 +112,7 @@ def test_the_topics_are_shown_as_far_as_they_are_wanted(
     assert [line.split()[2:4] for line in lines] == [["INSERT", "public.items"]] * 2
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 @pytest.mark.parametrize(
     "modes",
     [
@@ -167,7 +167,7 @@ def test_values_are_shown_as_people_write_them(
     assert json.loads(lines[0])["value"]["after"]["b"] in {"3q2+7w==", "3q2-7w==", "deadbeef"}
 
 
-@pytest.mark.postgres(only=[13, 15, 18])
+@pytest.mark.postgres(only=18, also=[13, 15])
 def test_a_temporary_slot_shows_what_is_committed_and_is_gone_with_the_process(
     database: Database, tail: Tail, unique: str, tmp_path: Path
 ):

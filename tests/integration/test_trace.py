@@ -8,7 +8,7 @@ from tests.integration.daemon import configuration, until
 from tests.integration.forked import run_cdcd
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_a_row_is_followed_to_its_records(database: Database, broker: KafkaBroker, daemon, unique: str):
     # GIVEN a pipeline that has delivered rows from a snapshot and from the stream
     database.execute("CREATE TABLE items (order_id int, line int, note text, PRIMARY KEY (order_id, line))")

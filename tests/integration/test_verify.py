@@ -44,7 +44,7 @@ def verify(tmp_path: Path) -> Iterator[Callable[..., Report]]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=18, also=[13])
 def test_nothing_differs_while_everything_is_written_and_the_daemon_is_killed(
     database: Database, broker: KafkaBroker, daemon: Callable[..., Daemon], unique: str, verify: Verify
 ):

@@ -70,18 +70,24 @@ if not is_compiled():  # no bug can be planted in compiled classes
 SEEDS_PER_TEST = 50
 
 SEEDS_UNCOMPILED = 100
-"""So many run both ways in `make test`. The others run compiled, or uncompiled where there is no C compiler."""
+"""Number of seeds that `make test` runs both ways. The next ones run compiled, or uncompiled without a C compiler."""
+
+SEEDS_TESTED = 300
+"""Number of seeds in `make test`. `make sim` runs all of them."""
 
 PLANTED = command.planted()
 SEEDS = {} if is_compiled() else planted_seeds.seeds()
 
 
+def runs(first: int) -> list[pytest.MarkDecorator]:
+    """Marks of the test whose first seed is `first`."""
+    if first < SEEDS_UNCOMPILED:
+        return []
+    return [pytest.mark.again if first < SEEDS_TESTED else pytest.mark.search]
+
+
 @pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(first, marks=[pytest.mark.again] if first >= SEEDS_UNCOMPILED else [])
-        for first in range(0, 600, SEEDS_PER_TEST)
-    ],
+    "first", [pytest.param(first, marks=runs(first)) for first in range(0, 600, SEEDS_PER_TEST)]
 )
 def test_every_promise_holds_whatever_breaks(first, tmp_path):
     for seed in range(first, first + SEEDS_PER_TEST):
@@ -386,7 +392,6 @@ def test_a_table_that_comes_back_from_a_name_that_is_left_out_is_equal_to_its_to
             raise
 
 
-@pytest.mark.again
 @pytest.mark.skipif(
     is_compiled(), reason="a class that is not compiled cannot refuse rows in front of a compiled one"
 )
@@ -399,7 +404,6 @@ def test_a_fault_of_a_table_stops_that_table_alone_and_it_comes_back_equal(tmp_p
             raise
 
 
-@pytest.mark.again
 @pytest.mark.skipif(
     is_compiled(), reason="a class that is not compiled cannot refuse rows in front of a compiled one"
 )
