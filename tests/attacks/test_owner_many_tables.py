@@ -1,14 +1,15 @@
 """The owner of a schema fills it with tables in one transaction, which must not hold up everybody else's changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import Event
+from tests.integration.daemon import Daemon, Event, configuration
 from tests.integration.faults.trial import Trial
 
 TABLES = 400
@@ -63,3 +64,34 @@ def requests(created: list[Event]) -> int:
     """Topics of one request are told at the same moment."""
     times = [datetime.fromisoformat(event["timestamp"]) for event in created]
     return 1 + sum(after - before > timedelta(milliseconds=20) for before, after in pairwise(times))
+
+
+@pytest.mark.attack(
+    gains="a delay of all other tables, that grows with the square of the partitions", before="failed"
+)
+@pytest.mark.postgres(only=[13, 18])
+def test_a_row_in_each_of_many_partitions_costs_few_look_ups(
+    database: Database, broker: KafkaBroker, daemon: Callable[[Mapping[str, Any]], Daemon], unique: str
+):
+    """PostgreSQL describes the partitioned table again before the first change of each partition."""
+    count = 150
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)")
+    database.execute(
+        f"DO $$ BEGIN FOR n IN 0 .. {count - 1} LOOP "
+        "EXECUTE format('CREATE TABLE t_%s PARTITION OF t FOR VALUES FROM (%s) TO (%s)', n, n, n + 1); "
+        "END LOOP; END $$"
+    )
+    database.execute(f"CREATE PUBLICATION cdcd_{unique} FOR TABLE t WITH (publish_via_partition_root = true)")
+    process = daemon(
+        configuration(unique, database.dsn(options="-c log_statement=all"), broker.bootstrap_servers)
+    )
+    process.await_streaming()
+    log_from = len(database.server.log())
+    database.execute(f"INSERT INTO t SELECT n, 'x' FROM generate_series(0, {count - 1}) n")
+    process.await_metric("cdcd_events_total", lambda events: events == count, "c", "public.t")
+    look_ups = [
+        line
+        for line in database.server.log()[log_from:].splitlines()
+        if "hashtextextended(string_agg(concat_ws(' ', c.oid, relfilenode)" in line
+    ]
+    assert 1 <= len(look_ups) < 20

@@ -377,6 +377,8 @@ class CatalogLookUp:
         """Oids of relations that streamed transactions described before their commit, in that order."""
         self._answers: dict[int, tuple[TableDescription, Visibility | None]] = {}
         """The catalog's answers by oid, since the last frames were received."""
+        self._last: Relation | None = None
+        """The relation that was looked up last."""
 
     def received(self, frames: Sequence[bytes]) -> None:
         """Register the received frames; all frames before them are processed."""
@@ -404,17 +406,30 @@ class CatalogLookUp:
         if missing:
             self._types.update(await types(self._sql, missing))
         oid = relation.oid
+        if relation is self._last:
+            # The answer did not see the transaction.
+            self._answers.pop(oid, None)
+        self._last = relation
         if oid not in self._answers:
             await self._ask(oid, await visibility(self._sql) if self.protects else None)
-        found, seen = self._answers.pop(oid)
+        found, seen = self._take(oid, tentative=tentative)
         if tentative:
             self._note(oid)
             return found, self._types, seen
         if seen is None and not found.has_columns_of(relation):
             await self._ask(oid, await visibility(self._sql))
-            found, seen = self._answers.pop(oid)
+            found, seen = self._take(oid)
         self._noted.pop(oid, None)
         return found, self._types, seen
+
+    def _take(self, oid: int, *, tentative: bool = False) -> tuple[TableDescription, Visibility | None]:
+        """Return the answer. It stays for a partitioned table, because PostgreSQL describes that table again before the
+        first change of each partition, and a query takes longer for more partitions.
+        """
+        answer = self._answers[oid]
+        if tentative or not answer[0].is_partitioned:
+            del self._answers[oid]
+        return answer
 
     async def _ask(self, oid: int, seen: Visibility | None) -> None:
         """Describe the relation and the next relations of the frames, with `seen` as the snapshot before the query."""

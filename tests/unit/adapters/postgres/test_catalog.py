@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,30 @@ def test_an_answer_counts_once_and_not_for_frames_that_came_later(catalog: Catal
     looks_up.received(frames(2))
     ask(looks_up, 2)
     assert catalog.asked == [[1, 2], [1, 2], [2]]
+
+
+def test_the_answer_about_a_partitioned_table_stays_until_further_frames(catalog: Catalog):
+    """PostgreSQL describes the table again before the first change of each partition."""
+    catalog.shown = replace(SHOWN, is_partitioned=True)
+    looks_up = made(protects=True)
+    looks_up.received(frames(1, 2, 1, 3, 1, 4))
+    ask(looks_up, 1, 2, 1, 3, 1, 4)
+    assert catalog.asked == [[1, 2, 3, 4]]
+    ask(looks_up, 1, tentative=True)
+    ask(looks_up, 1)
+    looks_up.received(frames(1))
+    ask(looks_up, 1)
+    assert catalog.asked == [[1, 2, 3, 4], [1], [1]]
+
+
+def test_an_answer_that_did_not_see_the_transaction_is_not_given_twice(catalog: Catalog):
+    catalog.shown = replace(SHOWN, is_partitioned=True)
+    looks_up = made(protects=True)
+    looks_up.received(frames(1))
+    message = relation(1)
+    asyncio.run(looks_up(message))
+    asyncio.run(looks_up(message))
+    assert catalog.asked == [[1], [1]]
 
 
 def test_a_query_is_bounded(catalog: Catalog):
