@@ -125,7 +125,7 @@ class Handover(Generic[E]):
 
     def receive(self, frames: list[bytes]) -> None:
         """Process received frames, in their order. Call this only after `Advance.FRAMES`."""
-        self._steps = self._assembler.receive(frames)
+        self._steps = self._assembler.assemble(frames)
 
     def described(self, description: TableDescription, types: Mapping[int, TypeDescription]) -> None:
         """Process the answer to `DescriptionWanted`."""

@@ -211,7 +211,7 @@ class DropsTheRefusedBatch(Delivery):
 
     def refused(self, batch: Batch) -> None:
         self._out = None
-        self._queue.delivered(batch)
+        self._queue.release(batch)
 
 
 class LosesWhatPrecedes(ChangeRecords):

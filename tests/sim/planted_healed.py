@@ -14,26 +14,28 @@ from cdcd.core.snapshot.reading import SourceTable
 class ForgetsDeletes(Healing):
     """Rows that only the topic has stay there."""
 
-    def answered(self, asked: object, answer: Answer, now: float) -> None:
+    def comparison_answered(self, asked: object, answer: Answer, now: float) -> None:
         if isinstance(answer, Differences) and answer.rows > len(answer.deletes):
             answer = replace(answer, deletes=())
-        super().answered(asked, answer, now)
+        super().comparison_answered(asked, answer, now)
 
 
 class EndsWithTheFirstDifferences(Healing):
     """The table counts as healed when the first differences are on their way."""
 
-    def answered(self, asked: object, answer: Answer, now: float) -> None:
-        super().answered(asked, answer, now)
+    def comparison_answered(self, asked: object, answer: Answer, now: float) -> None:
+        super().comparison_answered(asked, answer, now)
         if isinstance(answer, Differences) and answer.rows:
-            super().answered(asked, Differences(), now)
+            super().comparison_answered(asked, Differences(), now)
 
 
 class TakesWhatIsNotComparable(Healing):
     """A table that cannot be compared counts as healed."""
 
-    def answered(self, asked: object, answer: Answer, now: float) -> None:
-        super().answered(asked, Differences() if isinstance(answer, NotComparable) else answer, now)
+    def comparison_answered(self, asked: object, answer: Answer, now: float) -> None:
+        super().comparison_answered(
+            asked, Differences() if isinstance(answer, NotComparable) else answer, now
+        )
 
     def _take(self, table, answer):
         if self._compared is None:

@@ -20,7 +20,7 @@ class CutsOffTheEnd(BatchQueue):
     """END may be in a part of its own, behind which a restart writes it once more."""
 
     def append(self, records: list[Record], size: int) -> None:
-        self.add(records, size, 0)
+        self.enqueue(records, size, 0)
 
 
 class BeginsAgain(TransactionMetadata):

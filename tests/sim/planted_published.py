@@ -47,6 +47,6 @@ class PublishesTwice(OutboxShape):
 class LeavesPublishedOut(BatchQueue):
     """The position inside a transaction does not count what was published."""
 
-    def add(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
+    def enqueue(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
         published = sum(record[0] == TOPIC for record in records)
-        return super().add(records, size, max(0, events - published), late)
+        return super().enqueue(records, size, max(0, events - published), late)

@@ -80,7 +80,7 @@ class TellsBeforeDelivery(SnapshotTasks):
 
     def end(self, task: TableTask, *arguments: Any, **options: Any) -> bool:
         has_ended = super().end(task, *arguments, **options)
-        self.delivered(self.progress, 0.0)
+        self.report_delivered(self.progress, 0.0)
         return has_ended
 
 
@@ -185,11 +185,11 @@ class KeepsPagesOfTheFormerFile(LookUps):
 class CountsBeforeDelivery(ChunkReads):
     """Pages are counted when they are read, and not with their rows."""
 
-    def answered(self, each: OpenChunk, answer: Any, now: float) -> None:
+    def rows_read(self, each: OpenChunk, answer: Any, now: float) -> None:
         chunk, task, tasks = each.chunk, each.plan.task, self._tasks
         if isinstance(answer, Rows) and chunk is not None:
             tasks.replace(tasks.progress.deliver(task, chunk.part, chunk.begin, chunk.end, 0))
-        super().answered(each, answer, now)
+        super().rows_read(each, answer, now)
 
 
 class ReadsUnderAnyName(Incremental):
@@ -220,19 +220,19 @@ class EndsWithPages(ChunkReads):
 class SettlesWhatChanged(Exported):
     """What could not be read at the slot's snapshot, because the table was rewritten, counts as read."""
 
-    def answered(self, ticket: object, answer: Any, now: float) -> None:
-        super().answered(ticket, Rows([], 0) if isinstance(answer, Changed) else answer, now)
+    def chunk_read(self, ticket: object, answer: Any, now: float) -> None:
+        super().chunk_read(ticket, Rows([], 0) if isinstance(answer, Changed) else answer, now)
 
 
 class WaitsForTheLock(Exported):
     """A table that somebody has locked while it is read at the slot's snapshot is asked for until it is free."""
 
-    def answered(self, asked: object, answer: Any, now: float) -> None:
+    def chunk_read(self, asked: object, answer: Any, now: float) -> None:
         if isinstance(answer, Busy) and isinstance(asked, Chunk):
             self._being_read -= 1
             self._chunks.give_back(asked)
         else:
-            super().answered(asked, answer, now)
+            super().chunk_read(asked, answer, now)
 
 
 class ForgetsWhatWasLocked(Exported):
@@ -245,8 +245,8 @@ class ForgetsWhatWasLocked(Exported):
 class KeepsTheTurnOfLockedTables(Incremental):
     """A table that somebody has locked keeps others from being begun with."""
 
-    def answered(self, asked: object, answer: Any, now: float) -> None:
-        super().answered(asked, answer, now)
+    def plan_answered(self, asked: object, answer: Any, now: float) -> None:
+        super().plan_answered(asked, answer, now)
         for plan in self.plans:
             plan.is_locked = False
 

@@ -51,15 +51,15 @@ class NumbersOnlyRecords(PlantedStream):
 class CountsWhatIsShipped(Delivery):
     """Counts rows when they are handed over, so that those that come again count again."""
 
-    def next(self, now: float) -> Ship | None:
-        ship = super().next(now)
+    def next_batch(self, now: float) -> Ship | None:
+        ship = super().next_batch(now)
         if ship is not None:
             self.rows += ship.batch.rows
         return ship
 
-    def delivered(self, batch: Batch) -> None:
+    def settle(self, batch: Batch) -> None:
         rows = self.rows
-        super().delivered(batch)
+        super().settle(batch)
         self.rows = rows
 
 
@@ -216,8 +216,8 @@ class DoesNotHoldPrepared(PreparedTransactions):
 class ReleasesAtRollback(Assembler):
     """Confirms what a prepared transaction held up before a checkpoint says that this may be confirmed."""
 
-    def receive(self, frames: list[bytes]) -> Iterator[Step]:
-        for step in super().receive(frames):
+    def assemble(self, frames: list[bytes]) -> Iterator[Step]:
+        for step in super().assemble(frames):
             if isinstance(step, RolledBack):
                 self.order.ledger.ack(step.tickets[0])
                 yield replace(step, tickets=step.tickets[1:])
@@ -235,8 +235,8 @@ class KeepsWhatIsStreamedAgain(PreparedTransactions):
 class CountsEveryKeepalive(Assembler):
     """Also those within a transaction."""
 
-    def receive(self, frames: list[bytes]) -> Iterator[Step]:
-        for step in super().receive(frames):
+    def assemble(self, frames: list[bytes]) -> Iterator[Step]:
+        for step in super().assemble(frames):
             yield replace(step, idle=True) if isinstance(step, KeepaliveReceived) else step
 
 
@@ -261,8 +261,8 @@ class SkipsTheNext(Position):
 class SealsMessagesLate(Assembler):
     """Likewise, in what PostgreSQL is told."""
 
-    def receive(self, frames: list[bytes]) -> Iterator[Step]:
-        for step in super().receive(frames):
+    def assemble(self, frames: list[bytes]) -> Iterator[Step]:
+        for step in super().assemble(frames):
             if isinstance(step, NonTransactionalMessage):
                 self.order.ledger.seal(step.ticket, step.lsn + 2)
             yield step
@@ -278,8 +278,8 @@ class EndsMessagesLate(BatchQueue):
 class ForgetsWhatIsDone(BatchQueue):
     """A batch that ends within a transaction says no more of it than the batch before."""
 
-    def add(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
-        cut = super().add(records, size, events, late)
+    def enqueue(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
+        cut = super().enqueue(records, size, events, late)
         if cut:
             self._full[-1].position = self._filling.position = self._full[-1].base
         return cut
@@ -288,8 +288,8 @@ class ForgetsWhatIsDone(BatchQueue):
 class CountsRecords(BatchQueue):
     """A count of records is not one of events: some have two, some have none."""
 
-    def add(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
-        return super().add(records, size, len(records) or events, late)
+    def enqueue(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
+        return super().enqueue(records, size, len(records) or events, late)
 
 
 class CutsWhole(BatchQueue):

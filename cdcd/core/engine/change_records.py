@@ -33,7 +33,7 @@ Added = tuple[int, Changes | None]
 
 
 class ChangeRecords:
-    """Makes the records of `Changes`; call `add` in the order of the stream.
+    """Makes the records of `Changes`; call `make_records` in the order of the stream.
 
     Args:
         relations: the relations of the stream, whose topics and schemas are ready for the events.
@@ -60,7 +60,7 @@ class ChangeRecords:
         self._limits = limits
         self._row_bytes_max = limits.row_bytes_max
 
-    def add(self, step: Changes) -> Added:
+    def make_records(self, step: Changes) -> Added:
         """Make records of the events, and put them into the queue.
 
         Returns:
@@ -92,7 +92,7 @@ class ChangeRecords:
         return count, rest
 
     def _add_without(self, step: Changes, before: int, error: CdcdError) -> Added:
-        """Keep the records of the events before the faulty one, and set its table aside. Returns as `add` does.
+        """Keep the records of the events before the faulty one, and set its table aside. Returns as `make_records` does.
 
         Args:
             before: number of the transaction's events that were added to the queue before this step.
@@ -127,7 +127,7 @@ class ChangeRecords:
             size -= self._leave_large()
         if self._metadata is not None:
             size += self._metadata.begun(self._current.records)
-        self._current.add(size, count, late)
+        self._current.submit(size, count, late)
 
     def went_out(self, step: WentOut) -> None:
         """Note that tables have their first events under names that the pipeline leaves out."""

@@ -108,7 +108,7 @@ class ChunkReads:
 
     # Answers.
 
-    def answered(self, each: OpenChunk, answer: ReadAnswer | Busy | Lost, now: float) -> None:
+    def rows_read(self, each: OpenChunk, answer: ReadAnswer | Busy | Lost, now: float) -> None:
         """The answer for a chunk. It is dropped if the chunk's plan is over."""
         self._being_read -= 1
         plan = each.plan
@@ -207,7 +207,7 @@ class ChunkReads:
             self._tasks.count(task, chunk, encoded.rows)
             if owed is None:
                 return
-            owed.delivered(encoded.keys or ())
+            owed.note_rows(encoded.keys or ())
             if chunk is None:
                 owed.settle(each.keys, overtaken)
 

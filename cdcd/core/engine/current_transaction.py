@@ -14,10 +14,10 @@ from cdcd.core.transactions.steps import Closed, Opened
 
 
 class CurrentTransaction:
-    """The open transaction, or the last one. The caller fills `records` and calls `add` for each part of its events.
+    """The open transaction, or the last one. The caller fills `records` and calls `submit` for each part of its events.
 
     Attributes:
-        records: the records that the next `add` moves into the queue.
+        records: the records that the next `submit` moves into the queue.
         unix_us: the wall clock of the turn, in microseconds since 1970.
         xid, commit_lsn: of the transaction that was opened last.
         cuts: number of transactions that were cut because they were larger than a Kafka transaction may be.
@@ -56,15 +56,15 @@ class CurrentTransaction:
                 self._metadata.restore(self._start.counts)
         self.queue.begin(step.commit_lsn, step.skip)
 
-    def add(self, size: int, count: int, late: LateRecords | None = None) -> None:
+    def submit(self, size: int, count: int, late: LateRecords | None = None) -> None:
         """Move `records`, which are `size` bytes for `count` events, into the queue, and `late` behind them."""
-        if self.queue.add(self.records, size, count, late):
+        if self.queue.enqueue(self.records, size, count, late):
             self._cut()
 
     def leave_out(self, count: int) -> None:
         """Count events that have no records."""
         self.encoder.skip(count)
-        if self.queue.add(self.records, 0, count):
+        if self.queue.enqueue(self.records, 0, count):
             self._cut()
 
     def _cut(self) -> None:

@@ -20,7 +20,7 @@ Notes = Callable[[tuple[AsideTable, ...], tuple[AsideTable, ...], int], list[Rec
 
 
 class Delivery:
-    """Takes batches out of the queue: the caller calls `next` and `delivered` by turns.
+    """Takes batches out of the queue: the caller calls `next_batch` and `settle` by turns.
 
     Args:
         notes: makes the records of tables that are set aside, which go out with the first checkpoint that has them;
@@ -68,7 +68,7 @@ class Delivery:
         """True if a batch is being delivered."""
         return self._out is not None or self._again is not None
 
-    def next(self, now: float) -> Ship | None:
+    def next_batch(self, now: float) -> Ship | None:
         """Return the batch to deliver now, with its checkpoint; None if none is due, or one is being delivered."""
         if self._out is not None:
             return None
@@ -77,7 +77,7 @@ class Delivery:
             due = self._queue.due_at(now)
             if due is None or due > now:
                 return None
-            batch = self._queue.take(now)
+            batch = self._queue.cut_batch(now)
         self._again = None
         self._out = batch
         self.has_shipped = self.has_shipped or self._has_content(batch)
@@ -111,7 +111,7 @@ class Delivery:
         return not batch.closes or rows > 0 or batch.position != self.checkpoint.position
 
     def next_at(self, now: float) -> float | None:
-        """Return when `next` has a batch if nothing else happens before."""
+        """Return when `next_batch` has a batch if nothing else happens before."""
         if self._again is not None:
             return now
         return None if self._out is not None else self._queue.due_at(now)
@@ -124,11 +124,11 @@ class Delivery:
         assert batch is self._out
         self._out, self._again = None, batch
 
-    def delivered(self, batch: Batch) -> None:
+    def settle(self, batch: Batch) -> None:
         """Note that the broker holds the batch, and also its checkpoint if the batch closes its Kafka transaction."""
         assert batch is self._out
         self._out = None
-        self._queue.delivered(batch)
+        self._queue.release(batch)
         self._rows_of_parts += batch.rows
         if batch.closes:
             self.rows += self._rows_of_parts

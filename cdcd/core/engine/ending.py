@@ -87,7 +87,7 @@ class Ending:
         self._observe(PostgresStopping(sqlstate=sqlstate, grace_s=self._grace_s))
         self.grace_until = now + self._grace_s
 
-    def delivered(self, end_lsn: int, now: float) -> None:
+    def note_position(self, end_lsn: int, now: float) -> None:
         """Note that a Kafka transaction was committed which has everything before `end_lsn`."""
         if 0 < self._unstreamed_until < end_lsn and now > self._stream_again_at:
             self.error = StreamingAgainError("Streaming of large transactions is possible again.")

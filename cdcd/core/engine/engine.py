@@ -15,9 +15,9 @@ costs only time, because the next one finds all that it needs in the slot and th
 first; the stream begins when its rows are on their way.
 
 `Engine` decides what is urgent, and when the session ends. Its parts decide the rest: `Ingest` (what each step of the
-stream means), `Delivery` (which checkpoint is true), `Questions` (what is asked about tables), `Feedback` (when a
-status update is sent), `Heartbeat` and `Watermarks` (when they are made, and what they name) and `Ending` (why the
-session ends).
+stream means), `BetweenTransactions` (what has its place between two transactions), `Delivery` (which checkpoint is
+true), `Questions` (what is asked about tables), `Feedback` (when a status update is sent), `TimedRecords` (when
+heartbeats and watermarks are made, and what they name) and `Ending` (why the session ends).
 The order of `next_action` is the order of urgency: status updates, heartbeats, batches, frames, tables.
 """
 
@@ -343,7 +343,7 @@ class Engine:
         """START_REPLICATION was accepted."""
         self._streams = True
         for each in self._timed:
-            each.begin(now)
+            each.start(now)
 
     def frames_received(self, frames: list[bytes], now: float) -> None:
         """Frames came, in their order. Ask `next_action` until `wants_frames` is true again.
@@ -355,7 +355,7 @@ class Engine:
         if reply_requested(frames):
             # The status update is sent before the frames are worked off, because that may take long.
             self._feedback.ask()
-        self._ingest.receive(frames)
+        self._ingest.accept(frames)
 
     def described(
         self,
@@ -425,21 +425,21 @@ class Engine:
 
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
         """The answer to a question about tables."""
-        self._questions.answered(ticket, answer, now)
+        self._questions.dispatch(ticket, answer, now)
         self._ending.fail(self._questions.failure)
         self._between.reached(now)
 
     def delivered(self, batch: Batch, now: float) -> None:
         """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
-        self._delivery.delivered(batch)
+        self._delivery.settle(batch)
         for each in self._timed:
-            each.delivered(batch)
-        self._ingest.delivered()
+            each.sent(batch)
+        self._ingest.note_delivery()
         if batch.closes:
-            self.incremental.tasks.delivered(self.checkpoint.snapshot, now)
-            self._ending.delivered(batch.position.end_lsn, now)
+            self.incremental.tasks.report_delivered(self.checkpoint.snapshot, now)
+            self._ending.note_position(batch.position.end_lsn, now)
             if self.fates.is_reading:
-                self.fates.delivered([task.oid for task in self.incremental.progress.tasks])
+                self.fates.note_rows([task.oid for task in self.incremental.progress.tasks])
 
     def refused(
         self, batch: Batch, refused: Mapping[str, CdcdError], now: float, *, is_lost: bool = False
@@ -674,7 +674,7 @@ class Engine:
         for each in self._timed:
             each.put(now, unix_us)
         action: Action | None = None if self._heartbeat is None else self._heartbeat.query(now)
-        action = action or self._delivery.next(now) or self._ingest.relations.next(now)
+        action = action or self._delivery.next_batch(now) or self._ingest.relations.next(now)
         if action is not None:
             return action
         if self._ingest.advance(now, unix_us):

@@ -150,7 +150,7 @@ class Exported:
                 if found.is_done:
                     tasks.end(found, now=now)
 
-    def answered(self, asked: object, answer: Answer, now: float) -> None:
+    def chunk_read(self, asked: object, answer: Answer, now: float) -> None:
         """Take the answer to the question for a chunk."""
         assert isinstance(asked, Chunk)
         chunk = asked

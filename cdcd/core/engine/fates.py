@@ -329,10 +329,10 @@ class Fates:
 
     @property
     def is_reading(self) -> bool:
-        """Whether a table came back and has not got its rows yet, so that `delivered` has something to do."""
+        """Whether a table came back and has not got its rows yet, so that `note_rows` has something to do."""
         return bool(self._reading)
 
-    def delivered(self, being_read: Collection[int]) -> None:
+    def note_rows(self, being_read: Collection[int]) -> None:
         """Tables that came back, but those `being_read`, have their rows. If one fails once more, its fault is new."""
         for oid in self._reading.difference(being_read):
             self._reading.discard(oid)

@@ -116,7 +116,7 @@ class Healing:
         self._finish(now)
         return None
 
-    def answered(self, asked: object, answer: Answer, now: float) -> None:
+    def comparison_answered(self, asked: object, answer: Answer, now: float) -> None:
         """Take the answer to the question about a table."""
         assert isinstance(asked, SourceTable)
         self._is_asked = False

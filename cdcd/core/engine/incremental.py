@@ -142,7 +142,7 @@ class Incremental:
     # Questions.
 
     def next_question(self, now: float) -> tuple[object, Question] | None:
-        """What to ask now, and whom the answer is for; None: nothing. `answered` brings the answer."""
+        """What to ask now, and whom the answer is for; None: nothing. `plan_answered` brings the answer."""
         if self.plans.let_go:
             number = self.plans.let_go.popleft()
             return number, LetGo(number)
@@ -192,11 +192,11 @@ class Incremental:
 
     # Answers.
 
-    def answered(self, asked: object, answer: Answer, now: float) -> None:
+    def plan_answered(self, asked: object, answer: Answer, now: float) -> None:
         """The answer to a question of `next_question`."""
         if isinstance(asked, OpenChunk):
             assert isinstance(answer, Rows | TooLarge | Changed | Refused | Busy | Lost)
-            self.reads.answered(asked, answer, now)
+            self.reads.rows_read(asked, answer, now)
             return
         if isinstance(asked, int):
             # A snapshot was let go of.

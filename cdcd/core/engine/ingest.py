@@ -47,7 +47,7 @@ code."""
 
 
 class Ingest:
-    """Processes the frames of a session: `receive` takes frames, then `advance` is called until `is_idle`.
+    """Processes the frames of a session: `accept` takes frames, then `advance` is called until `is_idle`.
 
     Args:
         left_out: the tables that the pipeline leaves out, or that are set aside.
@@ -92,10 +92,10 @@ class Ingest:
         """True if all received frames are processed."""
         return self._steps is None
 
-    def receive(self, frames: list[bytes]) -> None:
+    def accept(self, frames: list[bytes]) -> None:
         """Take the next frames of the stream."""
         assert self._steps is None, "the former frames are not worked off"
-        steps: Iterator[KeptStep] = self._kept(self._assembler.receive(frames))
+        steps: Iterator[KeptStep] = self._kept(self._assembler.assemble(frames))
         if self._returned:
             steps = chain(self._returned, steps)
             self._returned = []
@@ -205,7 +205,7 @@ class Ingest:
             return 0
         if self._held is not None:
             return 0
-        done, again = self._changes.add(step)
+        done, again = self._changes.make_records(step)
         if again is not None:
             self._put_back(again)
         return done
@@ -258,7 +258,7 @@ class Ingest:
 
     def _transactional(self, step: TransactionalMessage, now: float) -> None:
         self._renewal.arrived(peek.shortened_bytes(step.frame), now)
-        if not self._messages.add(step):
+        if not self._messages.handle(step):
             self._held = step
 
     def _skipped(self, step: LeftOut, now: float) -> None:
@@ -269,7 +269,7 @@ class Ingest:
 
     def _alone(self, step: NonTransactionalMessage, now: float) -> None:
         self._committed(step.lsn)
-        if not self._messages.add_alone(step):
+        if not self._messages.handle_alone(step):
             self._held = step
             return
         self._renewal.arrived(peek.shortened_bytes(step.frame), now)
@@ -291,7 +291,7 @@ class Ingest:
             self._queue.advance(self._assembler.order.ledger, step.wal_end, asked=step.reply_requested)
             self._between.reached(now)
 
-    def delivered(self) -> None:
+    def note_delivery(self) -> None:
         """Note that a batch was delivered.
 
         If no transaction arrived since the last keepalive, the server has nothing more to send.

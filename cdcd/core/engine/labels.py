@@ -117,7 +117,7 @@ class EnumQuestions:
         oid = self.labels.next_table()
         return (oid, Look(oid, "")) if oid else None
 
-    def answered(self, asked: object, answer: Answer, _now: float) -> None:
+    def enums_answered(self, asked: object, answer: Answer, _now: float) -> None:
         """Take the answer to the question about a table, or about all tables."""
         if isinstance(answer, Enums):
             self.labels.found(answer.oids)

@@ -25,7 +25,7 @@ _WATERMARK: Final = WATERMARK.encode()
 
 
 class MessageRecords:
-    """Handles logical messages; call `add` and `add_alone` in the order of the stream.
+    """Handles logical messages; call `handle` and `handle_alone` in the order of the stream.
 
     Args:
         prefixes: prefixes of the messages that have records; None if all have records.
@@ -44,7 +44,7 @@ class MessageRecords:
         self._message_prefixes = prefixes
         self._observe = observe
 
-    def add(self, step: TransactionalMessage) -> bool:
+    def handle(self, step: TransactionalMessage) -> bool:
         """Add a message of the open transaction to the queue. Returns False if it must wait for ids of schemas."""
         current, frame, in_stream = self._current, step.frame, step.in_stream
         if self._is_request(frame, in_stream):
@@ -61,10 +61,10 @@ class MessageRecords:
         known = len(current.records)
         size = self._encoder.encode(frame, in_stream, current.unix_us, current.records)
         size -= self._without_value(frame, in_stream, known)
-        current.add(size, 1)
+        current.submit(size, 1)
         return True
 
-    def add_alone(self, step: NonTransactionalMessage) -> bool:
+    def handle_alone(self, step: NonTransactionalMessage) -> bool:
         """Add a message between two transactions to the queue, which the caller closes.
 
         Returns False if the message must wait for ids of schemas.
@@ -84,7 +84,7 @@ class MessageRecords:
                 frame, in_stream, step.last_commit_lsn, current.unix_us, current.records
             )
             size -= self._without_value(frame, in_stream, known)
-        current.queue.add(current.records, size, 1)
+        current.queue.enqueue(current.records, size, 1)
         return True
 
     def _is_request(self, frame: bytes, in_stream: bool) -> bool:

@@ -51,7 +51,7 @@ Answered = Callable[[object, Answer, float], None]
 
 
 class BeforeStream:
-    """Reads the initial snapshot of a session: `next` returns a question, and the answer goes to `answered`.
+    """Reads the initial snapshot of a session: `next` returns a question with the method that takes its answer.
 
     Args:
         healing: heals topics before the snapshot is read.
@@ -94,7 +94,7 @@ class BeforeStream:
         if healing is not None:
             question = healing.next_question(now)
             if question is not None:
-                return healing.answered, *question
+                return healing.comparison_answered, *question
             if not healing.is_done:
                 return None
             exported.skip(healing.healed)
@@ -105,7 +105,7 @@ class BeforeStream:
             return None
         found = exported.next_question(now)
         if found is not None:
-            return exported.answered, *found
+            return exported.chunk_read, *found
         if not exported.is_done:
             return None
         exported.finish(now)
@@ -130,7 +130,7 @@ class BeforeStream:
 
 
 class Questions:
-    """Asks the questions of a session: `next` returns one, and the caller returns the answer by `answered`.
+    """Asks the questions of a session: `next` returns one, and the caller returns the answer by `dispatch`.
 
     Args:
         before: reads the initial snapshot; None if the session has none.
@@ -208,12 +208,12 @@ class Questions:
             return self._ask(self._looked, oid, Look(oid, ""))
         enums = self._enums.next()
         if enums is not None:
-            return self._ask(self._enums.answered, *enums)
+            return self._ask(self._enums.enums_answered, *enums)
         if not self._rendering.has_room:
             return None
         self._incremental.tasks.report(now)
         found = self._incremental.next_question(now)
-        return None if found is None else self._ask(self._incremental.answered, *found)
+        return None if found is None else self._ask(self._incremental.plan_answered, *found)
 
     def topics_ahead(self) -> tuple[str, ...]:
         """Return topics of tables that are read later, which are created while earlier tables are read; () if there is
@@ -244,7 +244,7 @@ class Questions:
         ]
         return min([each for each in times if each is not None], default=None)
 
-    def answered(self, ticket: int, answer: Answer, now: float) -> None:
+    def dispatch(self, ticket: int, answer: Answer, now: float) -> None:
         """Take the answer to the question with this ticket."""
         take, asked = self._asked.pop(ticket)
         take(asked, answer, now)

@@ -46,7 +46,7 @@ TICKETS_MAX: Final = 4096
 class Watermark:
     """A record without key and value for every partition of these topics, with the LSN in a header.
 
-    Every change that was committed before the LSN stands before it in its partition (`engine/watermarks.py`).
+    Every change that was committed before the LSN stands before it in its partition (`engine/timed_records.py`).
     """
 
     lsn: int
@@ -232,10 +232,10 @@ def _sizes(items: Iterable[Record | LateRecords]) -> tuple[int, int]:
 
 
 class BatchQueue:
-    """A queue of batches with a limit in bytes: it is filled while `room` is true, and `take` returns the next batch.
+    """A queue of batches with a limit in bytes: it is filled while `room` is true, and `cut_batch` returns the next batch.
 
-    Between `begin` and `close`, `add` brings the records of a transaction. Only one batch is delivered at a time,
-    and the caller reports it by `delivered`.
+    Between `begin` and `close`, `enqueue` brings the records of a transaction. Only one batch is delivered at a time,
+    and the caller reports it by `release`.
 
     Args:
         limits: when a batch ends, when a transaction is cut, and when there is no `room`.
@@ -322,7 +322,7 @@ class BatchQueue:
         self._cut = False
         self._whole_size = 0
 
-    def add(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
+    def enqueue(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
         """Take over `records`, which are `size` bytes for `events` events of the transaction. The list is emptied.
 
         Args:
@@ -474,8 +474,8 @@ class BatchQueue:
             return None
         return now if self._asked else self._taken_at + self._idle_s
 
-    def take(self, now: float) -> Batch:
-        """Return the next batch; call it when `due_at` says so, and `delivered` when the broker holds the batch."""
+    def cut_batch(self, now: float) -> Batch:
+        """Return the next batch; call it when `due_at` says so, and `release` when the broker holds the batch."""
         if not self._full:
             self._turn()
         self._taken_at = now
@@ -505,7 +505,7 @@ class BatchQueue:
         self.size += size
         self.waiting += len(records)
 
-    def delivered(self, batch: Batch) -> None:
+    def release(self, batch: Batch) -> None:
         """Note that the broker holds the batch, so its bytes do not count any more."""
         self.size -= batch.size
         self.waiting -= batch.count

@@ -208,7 +208,7 @@ class SnapshotTasks:
         self._untold.append(ended)
         return True
 
-    def delivered(self, progress: Progress | None, now: float) -> None:
+    def report_delivered(self, progress: Progress | None, now: float) -> None:
         """Kafka holds a checkpoint with this progress: report the tables whose last rows are delivered with it."""
         while self._untold and progress is not None and self._untold[0].number <= progress.ended:
             ended = self._untold.popleft()

@@ -33,10 +33,10 @@ from cdcd.core.transactions.position import Position
 
 
 class TimedRecords(ABC):
-    """One kind of these records. Call `begin` when the stream begins, and `put` between two transactions."""
+    """One kind of these records. Call `start` when the stream begins, and `put` between two transactions."""
 
     @abstractmethod
-    def begin(self, now: float) -> None:
+    def start(self, now: float) -> None:
         """Note that the stream begins. The first record is due after one interval."""
 
     @abstractmethod
@@ -50,7 +50,7 @@ class TimedRecords(ABC):
         """Put a record into the queue if one is due and can be delivered at this point of the stream."""
 
     @abstractmethod
-    def delivered(self, batch: Batch) -> None:
+    def sent(self, batch: Batch) -> None:
         """Note that the broker holds the batch."""
 
     @abstractmethod
@@ -59,7 +59,7 @@ class TimedRecords(ABC):
 
 
 class Heartbeat(TimedRecords):
-    """Puts heartbeats into the queue, and tells when the query is run. Call `begin` when the stream begins.
+    """Puts heartbeats into the queue, and tells when the query is run. Call `start` when the stream begins.
 
     Args:
         interval_s: seconds from one heartbeat to the next, and from one query to the next.
@@ -93,7 +93,7 @@ class Heartbeat(TimedRecords):
         """True if the query is being run."""
         self._records: list[Record] = []
 
-    def begin(self, now: float) -> None:
+    def start(self, now: float) -> None:
         """Note that the stream begins. The first heartbeat is due after one interval."""
         self._beat_at = now + self._interval_s
         if self._has_query:
@@ -121,7 +121,7 @@ class Heartbeat(TimedRecords):
         """Return the LSN for a heartbeat: every transaction that ends at or before it is delivered."""
         return self._held().end_lsn
 
-    def delivered(self, batch: Batch) -> None:
+    def sent(self, batch: Batch) -> None:
         """Note that the broker holds the batch."""
         if batch.heartbeat_bytes:
             self._is_out = False
@@ -150,7 +150,7 @@ class Heartbeat(TimedRecords):
 
 
 class Watermarks(TimedRecords):
-    """Puts watermarks into the queue. Call `begin` when the stream begins.
+    """Puts watermarks into the queue. Call `start` when the stream begins.
 
     Args:
         interval_s: seconds from one round of watermarks to the next.
@@ -177,7 +177,7 @@ class Watermarks(TimedRecords):
         self._last = 0
         """The LSN of the last watermarks."""
 
-    def begin(self, now: float) -> None:
+    def start(self, now: float) -> None:
         """Note that the stream begins. The first watermarks are due after one interval."""
         self._due_at = now + self._interval_s
 
@@ -202,7 +202,7 @@ class Watermarks(TimedRecords):
         """Return the LSN for watermarks: every change with a lower commit LSN is delivered."""
         return self._held().end_lsn
 
-    def delivered(self, batch: Batch) -> None:
+    def sent(self, batch: Batch) -> None:
         """Note that the broker holds the batch."""
         if batch.watermark is not None:
             self._is_out = False

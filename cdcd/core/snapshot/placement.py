@@ -145,7 +145,7 @@ class Owed:
             self._by_record.clear()
             self._former.clear()
 
-    def delivered(self, record_keys: Iterable[bytes]) -> None:
+    def note_rows(self, record_keys: Iterable[bytes]) -> None:
         """Rows with these keys were sent with all of their values."""
         if self._by_record:
             for key in record_keys:

@@ -58,7 +58,7 @@ class _Node:
 class Assembler:
     """Converts CopyData frames, in their order, to steps.
 
-    The caller iterates over the result of `receive` to its end before the next call. It passes the tickets of
+    The caller iterates over the result of `assemble` to its end before the next call. It passes the tickets of
     `Closed`, `RolledBack` and `NonTransactionalMessage` to `ledger.ack` when the broker holds their events. After a
     lost connection the caller discards the assembler: the server sends everything after the flushed position again,
     and never sends an abort for transactions that a crash ended.
@@ -114,7 +114,7 @@ class Assembler:
         self.prepared.clear()
         self._spool.close()
 
-    def receive(self, frames: list[bytes]) -> Iterator[Step]:
+    def assemble(self, frames: list[bytes]) -> Iterator[Step]:
         """Yield the steps that follow from `frames`, lazily, because a replayed transaction may be larger than memory.
 
         Raises:

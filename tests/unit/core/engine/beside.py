@@ -59,7 +59,7 @@ class Daemon:
     def answer(self, answer: Any) -> Question:
         """Answer the next question; returns it."""
         asked, question = self.ask()
-        self.incremental.answered(asked, answer, self.now)
+        self.incremental.plan_answered(asked, answer, self.now)
         return question
 
     def answers(self, *answers: Any) -> None:

@@ -17,7 +17,7 @@ def test_a_lost_connection_is_no_failure_of_the_table():
     daemon.now += 1
     daemon.plan()
     asked, _ = daemon.ask()
-    daemon.incremental.answered(asked, Lost(TransientError("gone")), daemon.now)
+    daemon.incremental.plan_answered(asked, Lost(TransientError("gone")), daemon.now)
     assert daemon.asks_nothing()
     daemon.now += 1
     # THEN it is planned again, and goes on
@@ -55,7 +55,7 @@ def test_keys_whose_rows_are_too_large_together_are_read_in_smaller_numbers():
     asked, _ = daemon.ask()
     for number in range(4):
         daemon.incremental.watched.note(150, T, key(number), values(number), moved=False)
-    daemon.incremental.answered(asked, rows(seen=120), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(seen=120), daemon.now)
     daemon.between()
     asked_for_keys = []
     for answer in (TooLarge(), TooLarge(), rows(0, seen=170)):
@@ -88,7 +88,7 @@ def test_a_row_whose_change_the_stream_has_already_is_left_out():
     daemon = reading()
     asked, _ = daemon.ask()
     daemon.incremental.watched.note(150, T, key(2), None, moved=False)
-    daemon.incremental.answered(asked, rows(1, 2, 3, seen=120), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(1, 2, 3, seen=120), daemon.now)
     daemon.between()
     assert daemon.rendering.ids == [1, 3]
     assert daemon.progress.outcomes[0].rows == 2
@@ -108,7 +108,7 @@ def test_a_truncate_that_the_snapshot_does_not_see_makes_the_chunk_be_read_again
     daemon = reading()
     asked, _ = daemon.ask()
     daemon.incremental.watched.truncated(150, [1])
-    daemon.incremental.answered(asked, rows(1, seen=120), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(1, seen=120), daemon.now)
     daemon.between()
     assert daemon.rendering.put_rows == []
     daemon.answer(rows(seen=151))
@@ -122,7 +122,7 @@ def owing_one_row() -> Daemon:
     daemon = reading()
     asked, _ = daemon.ask()
     daemon.incremental.watched.note(150, T, key(1), values(1), moved=False)
-    daemon.incremental.answered(asked, rows(2, seen=120), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(2, seen=120), daemon.now)
     daemon.between()
     return daemon
 
@@ -134,7 +134,7 @@ def test_a_truncate_while_the_last_rows_are_read_by_key_ends_the_table():
     assert isinstance(read.query, KeyQuery)
     # WHEN the table is emptied, which the answer does not see
     daemon.incremental.watched.truncated(160, [1])
-    daemon.incremental.answered(asked, rows(1, seen=155), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(1, seen=155), daemon.now)
     daemon.between()
     # THEN the answer is dropped, and no row is owed
     assert daemon.rendering.ids == [2]
@@ -164,7 +164,7 @@ def test_a_window_that_gave_up_is_planned_anew_with_what_was_delivered(monkeypat
     daemon.between()
     asked, _ = daemon.ask()
     give_up(daemon)
-    daemon.incremental.answered(asked, rows(2, seen=100), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(2, seen=100), daemon.now)
     daemon.between()
     assert daemon.rendering.ids == [1]
     daemon.plan(seen=10_000_000)

@@ -41,7 +41,7 @@ class Session:
         self.queue.begin(lsn, 0)
         for size in sizes:
             records: list[Record] = [("t", b"k", b"v", None)]
-            self.queue.add(records, size, 1)
+            self.queue.enqueue(records, size, 1)
         self.ledger.seal(ticket, lsn + 10)
         self.queue.close(lsn, lsn + 10, 1, (ticket,))
 
@@ -49,12 +49,12 @@ class Session:
 def test_a_checkpoint_counts_when_its_batch_is_delivered_and_not_before():
     session = Session()
     session.transaction(100, 10)
-    ship = session.delivery.next(0.0)
+    ship = session.delivery.next_batch(0.0)
     assert ship is not None
     assert ship.checkpoint.position == Position(100, 110)
     assert (session.delivery.checkpoint, session.delivery.is_out) == (START, True)
     assert (session.ledger.sent, session.ledger.flushed) == (110, 60)
-    session.delivery.delivered(ship.batch)
+    session.delivery.settle(ship.batch)
     assert session.delivery.checkpoint == ship.checkpoint
     assert (session.delivery.is_out, session.ledger.flushed) == (False, 110)
 
@@ -62,14 +62,14 @@ def test_a_checkpoint_counts_when_its_batch_is_delivered_and_not_before():
 def test_one_batch_is_out_at_a_time():
     session = Session()
     session.transaction(100, 10)
-    first = session.delivery.next(0.0)
+    first = session.delivery.next_batch(0.0)
     assert first is not None
     session.transaction(200, 10)
-    assert session.delivery.next(0.0) is None
+    assert session.delivery.next_batch(0.0) is None
     assert session.delivery.next_at(0.0) is None
-    session.delivery.delivered(first.batch)
+    session.delivery.settle(first.batch)
     assert session.delivery.next_at(0.0) == 0.0
-    second = session.delivery.next(0.0)
+    second = session.delivery.next_batch(0.0)
     assert second is not None
     assert second.checkpoint.position == Position(200, 210)
 
@@ -77,19 +77,19 @@ def test_one_batch_is_out_at_a_time():
 def test_a_part_of_a_transaction_goes_out_with_the_checkpoint_before_it():
     session = Session(whole_bytes_max=10_000)
     session.transaction(100, 400, 10)
-    part = session.delivery.next(0.0)
+    part = session.delivery.next_batch(0.0)
     assert part is not None
     assert (part.batch.closes, part.checkpoint) == (False, START)
-    session.delivery.delivered(part.batch)
+    session.delivery.settle(part.batch)
     assert (session.delivery.checkpoint, session.ledger.flushed) == (START, 60)
-    rest = session.delivery.next(0.0)
+    rest = session.delivery.next_batch(0.0)
     assert rest is not None
     assert (rest.batch.closes, rest.checkpoint.position) == (True, Position(100, 110))
 
 
 def test_nothing_is_out_where_nothing_is_due():
     session = Session()
-    assert session.delivery.next(0.0) is None
+    assert session.delivery.next_batch(0.0) is None
     assert session.delivery.next_at(0.0) is None
 
 
@@ -98,16 +98,16 @@ def test_progress_alone_is_nothing_that_a_reader_may_have():
     for event_no, has_shipped in ((0, False), (0, False), (5, True), (5, True)):
         session.progress = Progress(event_no=event_no, paused=True)
         session.queue.touch()
-        ship = session.delivery.next(100.0)
+        ship = session.delivery.next_batch(100.0)
         assert ship is not None
-        session.delivery.delivered(ship.batch)
+        session.delivery.settle(ship.batch)
         assert session.delivery.has_shipped is has_shipped
 
 
 def test_a_change_that_is_handed_over_may_be_with_a_reader():
     session = Session()
     session.transaction(100, 10)
-    assert session.delivery.next(0.0) is not None
+    assert session.delivery.next_batch(0.0) is not None
     assert session.delivery.has_shipped
     # AND so may a part of a transaction, whose position is not past it yet
     session = Session(whole_bytes_max=1000)
@@ -115,8 +115,8 @@ def test_a_change_that_is_handed_over_may_be_with_a_reader():
     session.queue.begin(100, 0)
     for _ in range(3):
         records: list[Record] = [("t", b"k", b"v", None)]
-        session.queue.add(records, 200, 1)
-    ship = session.delivery.next(0.0)
+        session.queue.enqueue(records, 200, 1)
+    ship = session.delivery.next_batch(0.0)
     assert ship is not None
     assert not ship.batch.closes
     assert session.delivery.has_shipped
@@ -125,8 +125,8 @@ def test_a_change_that_is_handed_over_may_be_with_a_reader():
 def deliver_all(session: Session) -> list[tuple[int, int]]:
     """Rows and transactions that count after each batch."""
     counted = []
-    while (ship := session.delivery.next(0.0)) is not None:
-        session.delivery.delivered(ship.batch)
+    while (ship := session.delivery.next_batch(0.0)) is not None:
+        session.delivery.settle(ship.batch)
         counted.append((session.delivery.rows, session.delivery.transactions))
     return counted
 
@@ -154,10 +154,10 @@ def test_an_event_without_a_record_is_no_row():
     session = Session()
     ticket = session.ledger.open()
     session.queue.begin(100, 0)
-    session.queue.add([], 0, 1)
+    session.queue.enqueue([], 0, 1)
     session.ledger.seal(ticket, 110)
     session.queue.close(100, 110, 1, (ticket,))
-    session.delivery.next(20.0)
+    session.delivery.next_batch(20.0)
     assert session.delivery.rows == 0
 
 
@@ -177,11 +177,11 @@ def test_what_came_again_is_not_told_before_a_checkpoint_says_so():
     covered(session, 60)
     assert (session.ledger.acked, session.ledger.flushed) == (60, 40)
     session.queue.advance(session.ledger, 60, asked=False)
-    ship = session.delivery.next(20.0)
+    ship = session.delivery.next_batch(20.0)
     assert ship is not None
     assert ship.checkpoint == START
     assert session.ledger.flushed == 40
-    session.delivery.delivered(ship.batch)
+    session.delivery.settle(ship.batch)
     assert session.ledger.flushed == 60
 
 
@@ -190,25 +190,25 @@ def test_a_prepare_that_comes_again_holds_the_checkpoint_still():
     undecided = session.ledger.open()
     covered(session, 60)
     session.transaction(100, 10)
-    ship = session.delivery.next(0.0)
+    ship = session.delivery.next_batch(0.0)
     assert ship is not None
     assert ship.checkpoint == replace(HELD, position=Position(100, 110))
-    session.delivery.delivered(ship.batch)
+    session.delivery.settle(ship.batch)
     assert session.ledger.flushed == 40
     session.ledger.ack(undecided)
     assert session.ledger.flushed == 40
     session.queue.advance(session.ledger, 110, asked=False)
-    ship = session.delivery.next(20.0)
+    ship = session.delivery.next_batch(20.0)
     assert ship is not None
     assert ship.checkpoint.flushed_lsn == 110
-    session.delivery.delivered(ship.batch)
+    session.delivery.settle(ship.batch)
     assert session.ledger.flushed == 110
 
 
 def test_rows_of_a_snapshot_behind_a_start_do_not_confirm_what_has_not_come_again():
     session = Session(start=HELD)
     session.queue.insert([("t", b"k", b"v", None)], 10, 1)
-    ship = session.delivery.next(0.0)
+    ship = session.delivery.next_batch(0.0)
     assert ship is not None
     assert ship.checkpoint == HELD
 
@@ -221,10 +221,10 @@ def test_a_batch_says_which_tables_were_set_aside_since_the_one_before_it():
     for lsn, tables in ((100, ()), (200, (STOPPED,)), (300, (STOPPED,)), (400, (OTHER,))):
         session.tables = tables
         session.transaction(lsn, 10)
-        ship = session.delivery.next(0.0)
+        ship = session.delivery.next_batch(0.0)
         assert ship is not None
         assert ship.batch.tables == tables
-        session.delivery.delivered(ship.batch)
+        session.delivery.settle(ship.batch)
     assert session.noted == [((), (STOPPED,), 210), ((STOPPED,), (OTHER,), 410)]
     assert session.queue.waiting == 0
 
@@ -233,5 +233,5 @@ def test_the_first_batch_of_a_session_names_all_tables_that_are_set_aside_and_th
     session = Session(start=replace(START, tables=(STOPPED, OTHER)))
     session.tables = (OTHER,)
     session.transaction(100, 10)
-    assert session.delivery.next(0.0) is not None
+    assert session.delivery.next_batch(0.0) is not None
     assert session.noted == [((STOPPED,), (OTHER,), 110)]

@@ -43,22 +43,22 @@ def test_a_shutdown_of_postgresql_leaves_a_grace_period_for_what_is_not_delivere
 def test_streaming_begins_again_when_the_transaction_is_delivered_and_a_minute_has_passed():
     session = ending([], unstreamed_until=150)
     later = 100.0 + UNSTREAMED_S + 1
-    session.delivered(150, later)
-    session.delivered(151, 101.0)
+    session.note_position(150, later)
+    session.note_position(151, 101.0)
     assert session.error is None
-    session.delivered(151, later)
+    session.note_position(151, later)
     assert isinstance(session.error, StreamingAgainError)
 
 
 def test_a_session_that_streams_goes_on():
     session = ending([])
-    session.delivered(151, 100.0 + UNSTREAMED_S + 1)
+    session.note_position(151, 100.0 + UNSTREAMED_S + 1)
     assert session.error is None
 
 
 def test_a_session_that_delivers_from_the_log_ends_where_the_log_does():
     session = Ending(unstreamed_until=0, logged_until=150, grace_s=5.0, observe=lambda _: None, now=100.0)
-    session.delivered(149, 101.0)
+    session.note_position(149, 101.0)
     assert session.error is None
-    session.delivered(150, 101.0)
+    session.note_position(150, 101.0)
     assert isinstance(session.error, LogDeliveredError)

@@ -80,7 +80,7 @@ class Daemon:
     def answers(self, *answers: Any) -> None:
         for each in answers:
             asked, _ = self.ask()
-            self.exported.answered(asked, each, 0.0)
+            self.exported.chunk_read(asked, each, 0.0)
 
     def finish(self) -> None:
         assert self.exported.is_done
@@ -94,7 +94,7 @@ def test_all_tables_are_read_at_the_slots_snapshot_page_by_page():
         chunk, read = daemon.ask()
         assert isinstance(read.query, PageQuery)
         asked.append((read.query.oid, read.query.begin, read.query.end, read.exported))
-        daemon.exported.answered(chunk, answer, 0.0)
+        daemon.exported.chunk_read(chunk, answer, 0.0)
     assert asked == [(1, 0, 1, True), (1, 1, 2, True), (2, 0, 1, True)]
     daemon.finish()
     assert daemon.rendering.put_rows == [(1, [1]), (1, [2]), (2, [3])]
@@ -105,7 +105,7 @@ def test_all_tables_are_read_at_the_slots_snapshot_page_by_page():
         ("first_in_data_collection", "last"),
     ]
     assert daemon.progress.is_done
-    daemon.incremental.tasks.delivered(daemon.progress, 0.0)
+    daemon.incremental.tasks.report_delivered(daemon.progress, 0.0)
     assert [each.rows for each in daemon.facts.of(SnapshotTableFinished)] == [2, 1]
     assert daemon.facts.of(SnapshotFinished) == [SnapshotFinished(rows=3)]
 
@@ -174,8 +174,8 @@ def test_a_table_that_was_gone_at_the_slots_snapshot_ends_by_its_name():
 def test_a_table_that_changed_since_the_snapshot_is_left_to_be_read_beside_the_stream():
     daemon = Daemon(T, U)
     (first, _), (second, _) = daemon.ask(), daemon.ask()
-    daemon.exported.answered(first, lines(1), 0.0)
-    daemon.exported.answered(second, Changed("its columns have changed"), 0.0)
+    daemon.exported.chunk_read(first, lines(1), 0.0)
+    daemon.exported.chunk_read(second, Changed("its columns have changed"), 0.0)
     daemon.answers(lines(3))
     daemon.finish()
     # THEN its rows so far count, and no row of it is said to be its last
@@ -188,8 +188,8 @@ def test_a_table_that_changed_since_the_snapshot_is_left_to_be_read_beside_the_s
 def test_a_chunk_that_comes_back_after_its_table_changed_is_dropped():
     daemon = Daemon(T)
     (first, _), (second, _) = daemon.ask(), daemon.ask()
-    daemon.exported.answered(first, Changed("dropped"), 0.0)
-    daemon.exported.answered(second, lines(2), 0.0)
+    daemon.exported.chunk_read(first, Changed("dropped"), 0.0)
+    daemon.exported.chunk_read(second, lines(2), 0.0)
     daemon.finish()
     assert daemon.rendering.put_rows == []
     assert daemon.progress.tasks[0].pages_done == 0
@@ -204,7 +204,7 @@ def test_rows_that_are_too_large_are_read_in_halves():
         chunk, read = daemon.ask()
         assert isinstance(read.query, PageQuery)
         spans.append((read.query.begin, read.query.end))
-        daemon.exported.answered(chunk, answer, 0.0)
+        daemon.exported.chunk_read(chunk, answer, 0.0)
     assert spans == [(0, 1), (1, 2)]
 
 
@@ -223,8 +223,8 @@ def test_a_locked_table_is_left_to_be_read_beside_the_stream_and_the_others_are_
 def test_a_locked_table_of_which_several_chunks_are_out_is_told_of_once():
     daemon = Daemon(T)
     (first, _), (second, _) = daemon.ask(), daemon.ask()
-    daemon.exported.answered(first, Busy("locked"), 0.0)
-    daemon.exported.answered(second, Busy("locked"), 0.0)
+    daemon.exported.chunk_read(first, Busy("locked"), 0.0)
+    daemon.exported.chunk_read(second, Busy("locked"), 0.0)
     daemon.finish()
     assert len(daemon.facts.of(SnapshotPostponed)) == 1
     assert [(task.name, task.pages_done) for task in daemon.progress.tasks] == [("public.t", 0)]
@@ -251,7 +251,7 @@ def test_a_locked_table_without_a_key_is_asked_for_again_when_all_others_are_rea
         assert isinstance(read.query, PageQuery)
         asked.append((read.query.oid, read.query.begin))
         assert not daemon.exported.is_done
-        daemon.exported.answered(chunk, answer, 0.0)
+        daemon.exported.chunk_read(chunk, answer, 0.0)
     daemon.finish()
     assert asked == [(2, 0), (1, 1), (1, 0), (1, 1), (1, 0)]
     assert daemon.progress.is_done
@@ -264,18 +264,18 @@ def test_a_locked_table_without_a_key_is_given_up_by_name_and_holds_up_nothing_f
     daemon.rendering.keyless.add(1)
     # GIVEN a part of the table that was read before somebody locked the table
     chunk, _ = daemon.ask()
-    daemon.exported.answered(chunk, lines(2), 0.0)
+    daemon.exported.chunk_read(chunk, lines(2), 0.0)
     chunk, _ = daemon.ask()
-    daemon.exported.answered(chunk, Busy("locked by server process 7"), 10.0)
+    daemon.exported.chunk_read(chunk, Busy("locked by server process 7"), 10.0)
     # WHEN the other table is read, however long that takes
     chunk, read = daemon.ask()
     assert isinstance(read.query, PageQuery)
     assert read.query.oid == 2
-    daemon.exported.answered(chunk, lines(3), 100.0)
+    daemon.exported.chunk_read(chunk, lines(3), 100.0)
     assert daemon.facts.of(SnapshotTableFailed) == []
     # THEN the lock is waited for no longer
     chunk, _ = daemon.ask()
-    daemon.exported.answered(chunk, Busy("locked by server process 7"), 105.0)
+    daemon.exported.chunk_read(chunk, Busy("locked by server process 7"), 105.0)
     assert daemon.exported.is_done
     daemon.finish()
     (failed,) = daemon.facts.of(SnapshotTableFailed)
@@ -295,10 +295,10 @@ def test_a_lock_that_is_short_costs_a_table_without_a_key_nothing():
         (Busy("locked"), 32.0),
     ):
         chunk, _ = daemon.ask()
-        daemon.exported.answered(chunk, answer, now)
+        daemon.exported.chunk_read(chunk, answer, now)
     assert not daemon.exported.is_done
     chunk, _ = daemon.ask()
-    daemon.exported.answered(chunk, lines(1), 40.0)
+    daemon.exported.chunk_read(chunk, lines(1), 40.0)
     daemon.finish()
     assert daemon.facts.of(SnapshotTableFailed) == []
     assert daemon.progress.is_done

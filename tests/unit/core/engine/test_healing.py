@@ -57,14 +57,14 @@ class World:
     def answer(self, answer: Any) -> Any:
         found = self.healing.next_question(1.0)
         assert found is not None
-        self.healing.answered(found[0], answer, 1.0)
+        self.healing.comparison_answered(found[0], answer, 1.0)
         return found[1]
 
     def records(self) -> list[Any]:
         found: list[Any] = []
-        while (batch := self.queue.take(1e9)).records:
+        while (batch := self.queue.cut_batch(1e9)).records:
             found += batch.records
-            self.queue.delivered(batch)
+            self.queue.release(batch)
         return found
 
 
@@ -127,7 +127,7 @@ def test_a_table_that_is_set_aside_while_it_is_healed_is_not_healed():
     asked = world.healing.next_question(1.0)
     assert asked is not None
     world.healing.leave(1)
-    world.healing.answered(asked[0], Differences(((b"1",),)), 1.0)
+    world.healing.comparison_answered(asked[0], Differences(((b"1",),)), 1.0)
     assert world.healing.next_question(2.0) is None
     assert world.tasks.progress.waiting == Oids((1,))
 
@@ -168,10 +168,10 @@ def test_the_record_of_the_gap_is_delivered_with_the_end_of_the_attempt():
     world.answer(Differences())
     world.healing.next_question(2.0)
     ended: dict[str, bool] = {}
-    while (batch := world.queue.take(1e9)).records:
+    while (batch := world.queue.cut_batch(1e9)).records:
         assert batch.snapshot is not None
         ended |= {record[0]: not len(batch.snapshot.healing) for record in batch.records}
-        world.queue.delivered(batch)
+        world.queue.release(batch)
     assert ended == {world.rendering.topic_of(1): False, "p.schemas": True}
 
 

@@ -40,12 +40,12 @@ def test_its_rows_have_their_place_when_the_stream_is_past_what_their_snapshot_s
     assert daemon.is_done()
     assert daemon.progress.outcomes[0].rows == 2
     # They are reported when Kafka holds the rows.
-    daemon.incremental.tasks.delivered(before, 5.0)
+    daemon.incremental.tasks.report_delivered(before, 5.0)
     assert daemon.facts.of(SnapshotTableFinished) == daemon.facts.of(SnapshotFinished) == []
-    daemon.incremental.tasks.delivered(daemon.progress, 7.0)
+    daemon.incremental.tasks.report_delivered(daemon.progress, 7.0)
     assert daemon.facts.of(SnapshotTableFinished) == [SnapshotTableFinished(table=T, rows=2, seconds=7.0)]
     assert daemon.facts.of(SnapshotFinished) == [SnapshotFinished(rows=2)]
-    daemon.incremental.tasks.delivered(daemon.progress, 8.0)
+    daemon.incremental.tasks.report_delivered(daemon.progress, 8.0)
     assert len(daemon.facts.of(SnapshotFinished)) == 1
     assert not daemon.incremental.watched.watches
 
@@ -96,8 +96,8 @@ def test_also_when_the_table_waits_for_the_initial_snapshot():
     daemon = Daemon(progress, chunk_bytes=2 * PAGE)
     renamed = table(name="renamed")
     (first, _), (second, _) = daemon.ask(), daemon.ask()
-    daemon.incremental.answered(first, looked(renamed), daemon.now)
-    daemon.incremental.answered(second, looked(renamed), daemon.now)
+    daemon.incremental.plan_answered(first, looked(renamed), daemon.now)
+    daemon.incremental.plan_answered(second, looked(renamed), daemon.now)
     # THEN only one of the two is read: each would have taken the other's changes
     daemon.answers(nobody(), looked(renamed))
     reads = [daemon.ask(), daemon.ask()]
@@ -105,7 +105,7 @@ def test_also_when_the_table_waits_for_the_initial_snapshot():
     assert daemon.asks_nothing()
     daemon.incremental.watched.note(150, "public.renamed", key(1), None, moved=False)
     for asked, _ in reads:
-        daemon.incremental.answered(asked, rows(1, seen=120), daemon.now)
+        daemon.incremental.plan_answered(asked, rows(1, seen=120), daemon.now)
     daemon.between()
     assert daemon.rendering.ids == []
     # THEN the other one follows
@@ -141,7 +141,7 @@ def test_reading_stops_while_it_is_paused_and_its_window_goes():
     # GIVEN hours of changes
     for number in range(1000):
         daemon.incremental.watched.note(150 + number, T, key(number), None, moved=False)
-    daemon.incremental.answered(asked, rows(2), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(2), daemon.now)
     daemon.between(5000)
     assert daemon.rendering.put_rows == []
     # THEN it goes on with a plan of its own

@@ -94,7 +94,7 @@ def test_a_table_that_was_rewritten_is_read_from_its_beginning():
     asked, _ = daemon.ask()
     # GIVEN a row that the table owes
     daemon.incremental.watched.note(301, T, key(8), values(8), moved=False)
-    daemon.incremental.answered(asked, rows(9, seen=300), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(9, seen=300), daemon.now)
     daemon.between()
     daemon.incremental.redefined(1)
     daemon.plan(table(filenode=101), seen=400)
@@ -166,7 +166,7 @@ def test_a_look_of_a_plan_that_is_over_is_dropped():
     daemon = Daemon(asked_for())
     asked, _ = daemon.ask()
     daemon.incremental.redefined(1)
-    daemon.incremental.answered(asked, looked(table()), daemon.now)
+    daemon.incremental.plan_answered(asked, looked(table()), daemon.now)
     assert isinstance(daemon.ask()[1], Look)
 
 
@@ -188,15 +188,15 @@ def test_changes_go_on_while_a_renamed_table_waits_for_another_request_of_it():
     daemon = Daemon(progress, chunk_bytes=2 * PAGE, parallelism=2)
     first, _ = daemon.ask()
     second, _ = daemon.ask()
-    daemon.incremental.answered(first, looked(table()), daemon.now)
+    daemon.incremental.plan_answered(first, looked(table()), daemon.now)
     daemon.answers(nobody(), looked(table()), rows(1))
     daemon.between()
     daemon.incremental.redefined(1)
     again, question = daemon.ask()
     assert question == Look(1, T, "")
-    daemon.incremental.answered(second, looked(table(name="renamed")), daemon.now)
+    daemon.incremental.plan_answered(second, looked(table(name="renamed")), daemon.now)
     # WHEN what was read of it is no part of the task any more
-    daemon.incremental.answered(again, looked(table(name="renamed")), daemon.now)
+    daemon.incremental.plan_answered(again, looked(table(name="renamed")), daemon.now)
     # THEN nobody asks what a change means to it
     daemon.incremental.watched.note(150, "public.renamed", key(1), values(1), moved=False)
 
@@ -266,19 +266,19 @@ def test_many_tables_are_looked_up_at_a_time_and_small_ones_are_read_as_soon_as_
     asked = looks(daemon, 5)
     assert daemon.asks_nothing()
     for oid, (plan, _) in enumerate(asked, start=1):
-        daemon.incremental.answered(plan, looked(table(oid, f"t{oid}")), 0.0)
+        daemon.incremental.plan_answered(plan, looked(table(oid, f"t{oid}")), 0.0)
     questions = [daemon.ask() for _ in range(5)]
     assert [type(question) for _, question in questions] == [FindWriters] * 5
     for plan, _ in questions:
-        daemon.incremental.answered(plan, nobody(), 0.0)
+        daemon.incremental.plan_answered(plan, nobody(), 0.0)
     questions = [daemon.ask() for _ in range(5)]
     for oid, (plan, _) in enumerate(questions, start=1):
-        daemon.incremental.answered(plan, looked(table(oid, f"t{oid}")), 0.0)
+        daemon.incremental.plan_answered(plan, looked(table(oid, f"t{oid}")), 0.0)
     # Two connections read, and the rows of others wait for them.
     reads = [daemon.ask() for _ in range(2)]
     assert [type(question) for _, question in reads] == [Read] * 2
     assert daemon.asks_nothing()
-    daemon.incremental.answered(reads[0][0], rows(1), 0.0)
+    daemon.incremental.plan_answered(reads[0][0], rows(1), 0.0)
     assert isinstance(daemon.ask()[1], Read)
 
 
@@ -286,7 +286,7 @@ def test_a_large_table_that_was_looked_up_ahead_is_not_watched_before_a_connecti
     tasks = [TableTask(f"public.t{oid}", oid) for oid in range(1, 5)]
     daemon = Daemon(asked_for(*tasks), parallelism=2, ahead=2, names={})
     for oid, (plan, _) in enumerate(looks(daemon, 4), start=1):
-        daemon.incremental.answered(plan, looked(table(oid, f"t{oid}", pages=5)), 0.0)
+        daemon.incremental.plan_answered(plan, looked(table(oid, f"t{oid}", pages=5)), 0.0)
     assert [question for _, question in (daemon.ask(), daemon.ask())] == [
         FindWriters((1, 1)),
         FindWriters((2, 2)),

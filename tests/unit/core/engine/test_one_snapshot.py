@@ -69,7 +69,7 @@ def test_former_rows_end_between_two_transactions_and_then_all_rows_of_the_snaps
     assert isinstance(read, Read)
     assert read.kept == 1
     assert daemon.asks_nothing(), "one question at a time is asked of the session that keeps the snapshot"
-    daemon.incremental.answered(asked, whole(1, 2), 0.0)
+    daemon.incremental.plan_answered(asked, whole(1, 2), 0.0)
     daemon.between(400)
     daemon.answer(whole(3))
     daemon.between(400)
@@ -269,7 +269,7 @@ def test_a_snapshot_that_is_taken_after_its_plan_is_over_is_let_go_of():
     asked, _ = daemon.ask()
     daemon.incremental.redefined(1)
     assert daemon.answer(Gone()) == LetGo(1)
-    daemon.incremental.answered(asked, Taken(SEEN, 500), 0.0)
+    daemon.incremental.plan_answered(asked, Taken(SEEN, 500), 0.0)
     assert daemon.answer(Gone()) == LetGo(1)
 
 

@@ -37,9 +37,9 @@ def test_a_question_that_has_no_answer_yet_is_asked_again_less_and_less_often():
 def test_answers_of_a_plan_that_is_over_are_dropped():
     daemon = reading(chunk_bytes=2 * PAGE)
     (first, _), (second, _) = daemon.ask(), daemon.ask()
-    daemon.incremental.answered(first, rows(1, after=2000), daemon.now)
+    daemon.incremental.plan_answered(first, rows(1, after=2000), daemon.now)
     daemon.incremental.redefined(1)
-    daemon.incremental.answered(second, rows(2), daemon.now)
+    daemon.incremental.plan_answered(second, rows(2), daemon.now)
     daemon.between(5000)
     assert daemon.rendering.put_rows == []
     # THEN both connections are free for the plan that follows
@@ -53,7 +53,7 @@ def test_a_cancelled_table_ends_and_answers_for_it_are_dropped():
     daemon = reading()
     asked, _ = daemon.ask()
     daemon.incremental.plans.end(daemon.progress.tasks[0], "cancelled")
-    daemon.incremental.answered(asked, rows(1), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(1), daemon.now)
     daemon.between()
     assert daemon.rendering.put_rows == []
     assert daemon.progress.outcomes[0].error == "cancelled"
@@ -66,7 +66,7 @@ def test_a_table_that_is_asked_for_again_after_it_was_cancelled_is_read_by_a_new
     asked, _ = daemon.ask()
     daemon.incremental.plans.end(daemon.progress.tasks[0], "cancelled")
     daemon.incremental.tasks.add([TableTask(T, request="again")])
-    daemon.incremental.answered(asked, rows(1), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(1), daemon.now)
     daemon.between()
     assert daemon.rendering.put_rows == []
     daemon.plan()
@@ -134,7 +134,7 @@ def test_a_table_that_is_locked_while_it_is_read_lets_another_one_go_on():
     daemon = reading(asked_for(*THREE), parallelism=1)
     asked, _ = daemon.ask()
     assert daemon.asks_nothing()
-    daemon.incremental.answered(asked, LOCKED, daemon.now)
+    daemon.incremental.plan_answered(asked, LOCKED, daemon.now)
     assert daemon.ask()[1] == Look(2, "public.u")
 
 

@@ -89,6 +89,6 @@ def test_a_table_is_relabelled_only_under_the_name_that_the_stream_has(is_new: b
         ask = questions.next(PUBLISHED_S)
         assert isinstance(ask, Ask)
         asked.append(type(ask.question))
-        questions.answered(ask.ticket, answer, PUBLISHED_S)
+        questions.dispatch(ask.ticket, answer, PUBLISHED_S)
     assert asked[1:] == [FindEnums, Look]
     assert defined == relabelled == ([] if is_new else [7])

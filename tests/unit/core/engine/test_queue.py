@@ -29,7 +29,7 @@ def record(text: str) -> Record:
 
 def add(queue: BatchQueue, *texts: str, size: int = 10, events: int | None = None) -> bool:
     records = [record(text) for text in texts]
-    cut = queue.add(records, size * len(texts), len(texts) if events is None else events)
+    cut = queue.enqueue(records, size * len(texts), len(texts) if events is None else events)
     assert records == []
     return cut
 
@@ -49,10 +49,10 @@ def test_a_heartbeat_goes_out_at_once_with_the_position_of_what_is_closed():
     queue.beat(beat, 10)
     assert beat == []
     assert queue.due_at(3.0) == 3.0
-    batch = queue.take(3.0)
+    batch = queue.cut_batch(3.0)
     assert (batch.heartbeat_bytes, batch.closes, batch.position, batch.rows) == (10, True, START, 0)
     transaction(queue, 100, "a")
-    assert not queue.take(3.0).heartbeat_bytes
+    assert not queue.cut_batch(3.0).heartbeat_bytes
 
 
 def test_a_large_transaction_does_not_hold_up_the_heartbeat_before_it():
@@ -61,7 +61,7 @@ def test_a_large_transaction_does_not_hold_up_the_heartbeat_before_it():
     queue.begin(100, 0)
     while queue.due_at(0) != 0:
         add(queue, "part", size=50)
-    batch = queue.take(0)
+    batch = queue.cut_batch(0)
     assert (batch.heartbeat_bytes, batch.closes, texts(batch)) == (10, True, ["beat"])
 
 
@@ -70,9 +70,9 @@ def test_watermarks_go_out_at_once_behind_the_records_of_their_batch():
     transaction(queue, 100, "a")
     queue.mark(Watermark(60, ("topic",)))
     assert queue.due_at(3.0) == 3.0
-    batch = queue.take(3.0)
+    batch = queue.cut_batch(3.0)
     assert (batch.watermark, texts(batch), batch.closes) == (Watermark(60, ("topic",)), ["a"], True)
-    assert queue.take(3.0).watermark is None
+    assert queue.cut_batch(3.0).watermark is None
 
 
 def test_a_large_transaction_does_not_hold_up_the_watermarks_before_it():
@@ -81,12 +81,12 @@ def test_a_large_transaction_does_not_hold_up_the_watermarks_before_it():
     queue.begin(100, 0)
     while queue.due_at(0) != 0:
         add(queue, "part", size=50)
-    batch = queue.take(0)
+    batch = queue.cut_batch(0)
     assert (batch.watermark, batch.closes, texts(batch)) == (Watermark(60, ("topic",)), True, [])
 
 
 def deliver(queue: BatchQueue, ledger: Ledger) -> Position:
-    batch = queue.take(0)
+    batch = queue.cut_batch(0)
     for ticket in batch.tickets:
         ledger.ack(ticket)
     return batch.position
@@ -103,7 +103,7 @@ def test_small_transactions_share_a_batch():
     queue = make()
     transaction(queue, 100, "a", "b", ticket=1)
     transaction(queue, 200, "c", ticket=2)
-    batch = queue.take(0)
+    batch = queue.cut_batch(0)
     assert texts(batch) == ["a", "b", "c"]
     assert batch.tickets == [1, 2]
     assert (batch.base, batch.position) == (START, Position(200, 210))
@@ -124,10 +124,10 @@ def test_a_transaction_that_is_not_complete_stays_behind():
     transaction(queue, 100, "a")
     queue.begin(200, 0)
     add(queue, "b")
-    assert texts(queue.take(0)) == ["a"]
+    assert texts(queue.cut_batch(0)) == ["a"]
     assert queue.due_at(0) is None
     queue.close(200, 210, 1, (0,))
-    assert texts(queue.take(0)) == ["b"]
+    assert texts(queue.cut_batch(0)) == ["b"]
 
 
 @pytest.mark.parametrize("limit", [{"records_max": 3}, {"bytes_max": 30}])
@@ -136,8 +136,8 @@ def test_a_batch_ends_at_a_transactions_end(limit):
     transaction(queue, 100, "a", "b")
     transaction(queue, 200, "c", "d")
     transaction(queue, 300, "e")
-    assert texts(queue.take(0)) == ["a", "b", "c", "d"]
-    assert texts(queue.take(0)) == ["e"]
+    assert texts(queue.cut_batch(0)) == ["a", "b", "c", "d"]
+    assert texts(queue.cut_batch(0)) == ["e"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_only_a_transaction_several_times_larger_than_a_batch_is_cut(limit):
     queue = make(**limit)
     transaction(queue, 100, "a", ticket=1)
     transaction(queue, 200, "b", "c", "d", "e", ticket=2)
-    whole, first, rest = queue.take(0), queue.take(0), queue.take(0)
+    whole, first, rest = queue.cut_batch(0), queue.cut_batch(0), queue.cut_batch(0)
     assert (texts(whole), texts(first), texts(rest)) == (["a"], ["b", "c", "d"], ["e"])
     assert whole.position == Position(100, 110)
     assert first.position == Position(200, 200, 3)
@@ -161,8 +161,8 @@ def test_one_that_is_not_so_large_stays_whole():
     transaction(queue, 100, "a", ticket=1)
     transaction(queue, 200, *"bcdef", ticket=2)
     transaction(queue, 300, "g", ticket=3)
-    assert texts(queue.take(0)) == [*"abcdef"]
-    assert texts(queue.take(0)) == ["g"]
+    assert texts(queue.cut_batch(0)) == [*"abcdef"]
+    assert texts(queue.cut_batch(0)) == ["g"]
 
 
 def test_it_says_when_it_cuts():
@@ -179,41 +179,41 @@ def test_a_cut_counts_events_not_records():
     add(queue, "delete", "tombstone", "insert", events=1)
     add(queue, events=2)
     add(queue, "a", events=1)
-    assert queue.take(0).position == Position(100, 100, 4)
+    assert queue.cut_batch(0).position == Position(100, 100, 4)
 
 
 def test_a_cut_counts_on_after_what_was_done_before():
     queue = make(Position(100, 100, 7), records_max=2)
     queue.begin(100, 7)
     add(queue, "h", "i")
-    assert queue.take(0).position == Position(100, 100, 9)
+    assert queue.cut_batch(0).position == Position(100, 100, 9)
 
 
 def test_a_cut_transaction_may_end_with_nothing_more():
     queue = make(records_max=2)
     transaction(queue, 100, "a", "b", ticket=1)
-    assert queue.take(0).position == Position(100, 100, 2)
-    rest = queue.take(0)
+    assert queue.cut_batch(0).position == Position(100, 100, 2)
+    rest = queue.cut_batch(0)
     assert (texts(rest), rest.tickets, rest.position) == ([], [1], Position(100, 110))
 
 
 def test_which_does_not_wait():
     queue = make(records_max=2)
     transaction(queue, 100, "a", "b")
-    queue.take(1000.0)
+    queue.cut_batch(1000.0)
     assert queue.due_at(1001.0) == 1001.0
 
 
 def test_the_rest_of_a_transaction_whose_events_were_all_done_ends_it():
     queue = make(Position(100, 100, 2))
     transaction(queue, 100, done=2)
-    assert queue.take(0).position == Position(100, 110)
+    assert queue.cut_batch(0).position == Position(100, 110)
 
 
 def test_a_transaction_without_records_moves_the_position_but_is_not_the_last_commit():
     queue = make()
     transaction(queue, 100, ticket=1)
-    batch = queue.take(0)
+    batch = queue.cut_batch(0)
     assert (batch.position, batch.tickets) == (Position(50, 110), [1])
 
 
@@ -222,7 +222,7 @@ def test_a_message_moves_the_position_but_is_no_commit():
     queue.begin(99, 0)
     add(queue, "message")
     queue.close(99, 100, None, (1,))
-    batch = queue.take(0)
+    batch = queue.cut_batch(0)
     assert (texts(batch), batch.position, batch.commit_time) == (["message"], Position(50, 100), None)
 
 
@@ -231,8 +231,8 @@ def test_a_message_that_fills_a_batch_is_complete_with_it():
     queue.begin(99, 0)
     add(queue, "message")
     queue.close(99, 100, None, (1,))
-    assert queue.take(0).position == Position(99, 99, 1)
-    rest = queue.take(0)
+    assert queue.cut_batch(0).position == Position(99, 99, 1)
+    rest = queue.cut_batch(0)
     assert (rest.position, rest.tickets) == (Position(99, 100), [1])
 
 
@@ -244,7 +244,7 @@ def test_the_commit_time_is_the_last_transactions():
     queue.begin(200, 0)
     add(queue, "b")
     queue.close(200, 210, 8, (0,))
-    assert queue.take(0).commit_time == 8
+    assert queue.cut_batch(0).commit_time == 8
 
 
 # Room.
@@ -256,9 +256,9 @@ def test_there_is_room_until_the_limit_and_again_after_delivery():
     room = [queue.room]
     transaction(queue, 200, "j")
     room.append(queue.room)
-    batch = queue.take(0)
+    batch = queue.cut_batch(0)
     room.append(queue.room)
-    queue.delivered(batch)
+    queue.release(batch)
     room.append(queue.room)
     assert room == [True, False, False, True], "what is out still counts"
     assert queue.size == 0
@@ -284,7 +284,7 @@ def test_a_full_queue_always_has_something_due():
 def test_a_keepalive_moves_the_position_with_a_ticket_of_its_own():
     queue, ledger = make(), Ledger(60)
     queue.advance(ledger, 100, asked=False)
-    batch = queue.take(0)
+    batch = queue.cut_batch(0)
     assert (batch.records, batch.position) == ([], Position(50, 100))
     assert ledger.flushed == 60
     for ticket in batch.tickets:
@@ -306,7 +306,7 @@ def test_but_not_after_something_else_was_opened():
     queue.advance(ledger, 100, asked=False)
     undecided = ledger.open()
     queue.advance(ledger, 200, asked=False)
-    for ticket in queue.take(0).tickets:
+    for ticket in queue.cut_batch(0).tickets:
         ledger.ack(ticket)
     assert ledger.flushed == 100
     ledger.ack(undecided)
@@ -316,7 +316,7 @@ def test_but_not_after_something_else_was_opened():
 def test_nor_after_its_batch_was_taken():
     queue, ledger = make(), Ledger(60)
     queue.advance(ledger, 100, asked=False)
-    out = queue.take(0)
+    out = queue.cut_batch(0)
     queue.advance(ledger, 200, asked=False)
     for ticket in out.tickets:
         ledger.ack(ticket)
@@ -355,7 +355,7 @@ def test_what_was_done_before_a_cut_transaction_is_covered_by_its_position():
     queue = make(Position(99, 99, 1), records_max=2)
     queue.begin(100, 0)
     add(queue, "a", "b")
-    position = queue.take(0).position
+    position = queue.cut_batch(0).position
     assert position.skip(99) == COVERED
     assert position.skip(100) == 2
 
@@ -384,14 +384,14 @@ def test_but_not_before_what_is_open_is_over():
 def test_a_rollback_of_a_prepared_one_moves_the_position_and_is_owed_with_it():
     queue = make()
     queue.roll_back(100, (3, 7))
-    batch = queue.take(0)
+    batch = queue.cut_batch(0)
     assert (batch.position, batch.tickets, batch.records) == (Position(50, 100), [3, 7], [])
 
 
 def test_but_never_back():
     queue = make(Position(200, 210))
     queue.roll_back(100, (3, 7))
-    assert queue.take(0).position == Position(200, 210)
+    assert queue.cut_batch(0).position == Position(200, 210)
 
 
 def test_and_no_position_that_waits_to_be_delivered():
@@ -406,7 +406,7 @@ def test_and_no_position_that_waits_to_be_delivered():
 def test_a_batch_without_records_waits_for_company():
     queue, ledger = make(idle_s=5.0), Ledger(60)
     queue.advance(ledger, 100, asked=False)
-    queue.take(1000.0)
+    queue.cut_batch(1000.0)
     queue.advance(ledger, 200, asked=False)
     assert queue.due_at(1001.0) == 1005.0
     transaction(queue, 300, "a")
@@ -416,7 +416,7 @@ def test_a_batch_without_records_waits_for_company():
 def test_unless_the_server_asks():
     queue, ledger = make(), Ledger(60)
     queue.advance(ledger, 100, asked=False)
-    queue.take(1000.0)
+    queue.cut_batch(1000.0)
     queue.advance(ledger, 200, asked=False)
     queue.advance(ledger, 200, asked=True)
     assert queue.due_at(1001.0) == 1001.0
@@ -424,7 +424,7 @@ def test_unless_the_server_asks():
 
 def test_or_there_are_very_many():
     queue = make()
-    queue.take(1000.0)
+    queue.cut_batch(1000.0)
     for number in range(TICKETS_MAX):
         assert queue.due_at(1001.0) != 1001.0
         transaction(queue, 100 + 10 * number, ticket=number)
@@ -459,10 +459,10 @@ def test_whatever_comes_positions_say_what_the_queue_hold(counts, takes, records
         for number, records in enumerate(one.events):
             add(queue, *[f"{one.lsn}.{number}"] * records, events=1)
             if next(turns, False) and queue.due_at(0) == 0:
-                out.append(queue.take(0))
+                out.append(queue.cut_batch(0))
         queue.close(one.lsn, one.lsn + 10, 1, (one.ticket,))
     while queue.due_at(1e9) is not None:
-        out.append(queue.take(1e9))
+        out.append(queue.cut_batch(1e9))
     held: list[str] = []
     tickets: list[int] = []
     for batch in out:
@@ -516,11 +516,11 @@ def test_rows_of_a_snapshot_go_out_with_the_progress_that_counts_them():
     records = [record("row")]
     reading.progress = ROWS
     queue.insert(records, 10)
-    batch = queue.take(0)
+    batch = queue.cut_batch(0)
     assert records == []
     assert (texts(batch), batch.snapshot, batch.position, batch.size) == (["row"], ROWS, START, 10)
     assert batch.closes
-    queue.delivered(batch)
+    queue.release(batch)
     assert queue.size == 0
 
 
@@ -528,8 +528,8 @@ def test_rows_of_a_snapshot_fill_batches_like_others():
     queue = make(records_max=2)
     for name in "abc":
         queue.insert([record(name)], 10)
-    assert texts(queue.take(0)) == ["a", "b"]
-    assert texts(queue.take(0)) == ["c"]
+    assert texts(queue.cut_batch(0)) == ["a", "b"]
+    assert texts(queue.cut_batch(0)) == ["c"]
 
 
 def test_progress_without_rows_is_sent_soon_and_stays_until_it_changes():
@@ -539,9 +539,9 @@ def test_progress_without_rows_is_sent_soon_and_stays_until_it_changes():
     reading.progress = ROWS
     queue.touch()
     assert queue.due_at(7) == 7
-    assert queue.take(7).snapshot == ROWS
+    assert queue.cut_batch(7).snapshot == ROWS
     transaction(queue, 100, "a")
-    assert queue.take(7).snapshot == ROWS
+    assert queue.cut_batch(7).snapshot == ROWS
 
 
 def test_the_progress_is_asked_for_when_the_batch_ends():
@@ -551,8 +551,8 @@ def test_the_progress_is_asked_for_when_the_batch_ends():
     transaction(queue, 200, "b")
     reading.progress = ROWS
     transaction(queue, 300, "c")
-    assert queue.take(0).snapshot is None
-    assert queue.take(0).snapshot == ROWS
+    assert queue.cut_batch(0).snapshot is None
+    assert queue.cut_batch(0).snapshot == ROWS
 
 
 def test_rows_of_a_snapshot_have_no_place_within_a_transaction():
@@ -577,7 +577,7 @@ def whole(position: Position = START, **limits: Any) -> BatchQueue:
 def drain(queue: BatchQueue) -> list[Batch]:
     out = []
     while queue.due_at(1e9) is not None:
-        out.append(queue.take(1e9))
+        out.append(queue.cut_batch(1e9))
     return out
 
 
@@ -598,7 +598,7 @@ def test_what_came_before_a_large_transaction_does_not_wait_for_its_end():
     transaction(queue, 100, "a", ticket=1)
     queue.begin(200, 0)
     add(queue, "b", "c")
-    before, part = queue.take(0), queue.take(0)
+    before, part = queue.cut_batch(0), queue.cut_batch(0)
     assert (texts(before), before.closes, before.tickets) == (["a"], True, [1])
     assert (texts(part), part.closes, part.position) == (["b", "c"], False, Position(100, 110))
 
@@ -607,18 +607,18 @@ def test_while_a_kafka_transaction_is_open_nothing_ends_it_but_its_own_end():
     queue = whole()
     queue.begin(100, 0)
     add(queue, "a", "b")
-    assert not queue.take(0).closes
+    assert not queue.cut_batch(0).closes
     queue.touch()
     assert queue.due_at(1e9) is None
     queue.close(100, 110, 1, (0,))
     assert queue.due_at(7) == 7
-    assert queue.take(7).closes
+    assert queue.cut_batch(7).closes
 
 
 def test_the_end_of_a_large_transaction_does_not_wait_for_company():
     queue = whole()
     transaction(queue, 100, "a", "b")
-    assert not queue.take(1000.0).closes
+    assert not queue.cut_batch(1000.0).closes
     assert queue.due_at(1001.0) == 1001.0
 
 
@@ -627,7 +627,7 @@ def test_nor_does_the_end_of_a_large_message():
     queue.begin(99, 0)
     add(queue, "message")
     queue.close(99, 100, None, (1,))
-    assert not queue.take(1000.0).closes
+    assert not queue.cut_batch(1000.0).closes
     assert queue.due_at(1001.0) == 1001.0
 
 
@@ -659,7 +659,7 @@ def test_what_a_transaction_asked_for_counts_where_it_is_cut():
     queue.begin(100, 0)
     add(queue, "a", "b")
     add(queue, "c", "d")
-    part, cut = queue.take(0), queue.take(0)
+    part, cut = queue.cut_batch(0), queue.cut_batch(0)
     assert (part.closes, part.snapshot) == (False, None)
     assert (cut.closes, cut.snapshot) == (True, ROWS)
 
@@ -677,9 +677,9 @@ def test_a_transaction_much_larger_than_the_queue_always_has_a_part_due():
     for _ in range(200):
         while queue.room:
             add(queue, "a")
-        batch = queue.take(0)
+        batch = queue.cut_batch(0)
         assert not batch.closes
-        queue.delivered(batch)
+        queue.release(batch)
         parts += 1
     assert queue.size <= 60
     assert parts == 200
@@ -745,26 +745,26 @@ def late(*rows: str) -> LateRecords:
 def test_records_that_are_made_late_count_like_others_and_stand_in_their_places():
     queue = make(bytes_max=1000, records_max=100, queue_bytes_max=10_000)
     queue.begin(100, 0)
-    assert not queue.add([record("a")], 1, 1)
-    assert not queue.add([record("b")], 1, 3, late("c", "dd"))
-    assert not queue.add([record("e")], 1, 1)
+    assert not queue.enqueue([record("a")], 1, 1)
+    assert not queue.enqueue([record("b")], 1, 3, late("c", "dd"))
+    assert not queue.enqueue([record("e")], 1, 1)
     assert (queue.size, queue.waiting) == (8, 5)
     queue.close(100, 150, 7, (1,))
-    batch = queue.take(0)
+    batch = queue.cut_batch(0)
     assert (batch.size, batch.count, batch.rows) == (8, 5, 5)
     assert texts(batch) == ["a", "b", "c1", "dd2", "e"]
     assert batch.count == 5
-    queue.delivered(batch)
+    queue.release(batch)
     assert (queue.size, queue.waiting) == (0, 0)
 
 
 def test_a_part_ends_when_records_that_are_made_late_fill_it():
     queue = make(bytes_max=1000, records_max=3, whole_bytes_max=10_000, queue_bytes_max=10_000)
     queue.begin(100, 0)
-    queue.add([], 0, 2, late("a", "b"))
+    queue.enqueue([], 0, 2, late("a", "b"))
     assert queue.due_at(0) is None
-    queue.add([], 0, 1, late("c"))
-    part = queue.take(0)
+    queue.enqueue([], 0, 1, late("c"))
+    part = queue.cut_batch(0)
     assert (part.closes, texts(part)) == (False, ["a1", "b2", "c1"])
 
 
@@ -827,7 +827,7 @@ def test_a_reader_of_kafka_sees_whole_transactions_up_to_the_limit(
             if add(queue, f"{one.lsn}.{number}"):
                 cut.add(one.lsn)
             if next(turns, False) and queue.due_at(0) == 0:
-                out.append(queue.take(0))
+                out.append(queue.cut_batch(0))
         queue.close(one.lsn, one.lsn + 10, 1, (one.ticket,))
     out += drain(queue)
     seen: list[str] = []
@@ -861,7 +861,7 @@ def test_what_is_appended_behind_the_last_event_is_never_a_part_of_its_own():
     queue.append(end, 10)
     assert end == []
     queue.close(100, 110, 1, (0,))
-    first, last = queue.take(0), queue.take(0)
+    first, last = queue.cut_batch(0), queue.cut_batch(0)
     assert texts(first) == ["a", "b"]
     assert first.position == Position(100, 100, 2)
     assert texts(last) == ["end"]
@@ -876,5 +876,5 @@ def test_a_part_has_the_counts_of_the_records_up_to_it():
         counted["public.t"] = number
         add(queue, "a", "b")
     queue.close(100, 110, 1, (0,))
-    positions = [queue.take(0).position for _ in range(3)]
+    positions = [queue.cut_batch(0).position for _ in range(3)]
     assert [position.counts for position in positions] == [(("public.t", 2),), (("public.t", 4),), ()]

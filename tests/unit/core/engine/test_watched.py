@@ -14,7 +14,7 @@ def test_a_row_whose_value_was_never_sent_is_read_by_its_key_before_the_table_is
     asked, _ = daemon.ask()
     # GIVEN a change that the chunk does not see, and that leaves a value of the row out
     daemon.incremental.watched.note(150, T, key(2), values(2), moved=False)
-    daemon.incremental.answered(asked, rows(1, 2, seen=120), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(1, 2, seen=120), daemon.now)
     daemon.between()
     assert daemon.rendering.ids == [1]
     assert not daemon.is_done()
@@ -22,7 +22,7 @@ def test_a_row_whose_value_was_never_sent_is_read_by_its_key_before_the_table_is
     _, read = asked = daemon.ask()
     assert isinstance(read, Read)
     assert read.query == KeyQuery(table(), ("id",), (values(2),), ("", ""))
-    daemon.incremental.answered(asked[0], rows(2, seen=151), daemon.now)
+    daemon.incremental.plan_answered(asked[0], rows(2, seen=151), daemon.now)
     daemon.between()
     assert daemon.rendering.ids == [1, 2]
     assert daemon.is_done()
@@ -45,7 +45,7 @@ def test_a_change_before_the_table_is_planned_is_owed_if_snapshots_do_not_see_it
     daemon.between()
     assert daemon.rendering.ids == [1]
     assert not daemon.is_done()
-    daemon.incremental.answered(by_key, rows(2, seen=151), daemon.now)
+    daemon.incremental.plan_answered(by_key, rows(2, seen=151), daemon.now)
     daemon.between()
     assert daemon.rendering.ids == [1, 2]
     assert daemon.is_done()
@@ -73,7 +73,7 @@ def test_a_row_that_a_chunk_delivers_after_its_change_is_owed_no_longer():
     daemon = reading(chunk_bytes=2 * PAGE, parallelism=1)
     asked, _ = daemon.ask()
     daemon.incremental.watched.note(150, T, key(1), values(1), moved=False)
-    daemon.incremental.answered(asked, rows(1, seen=151), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(1, seen=151), daemon.now)
     daemon.between()
     _, read = daemon.ask()
     assert isinstance(read, Read)
@@ -84,11 +84,11 @@ def test_a_row_that_changes_once_more_while_it_is_read_by_key_is_read_once_more(
     daemon = reading(parallelism=1)
     asked, _ = daemon.ask()
     daemon.incremental.watched.note(150, T, key(2), values(2), moved=False)
-    daemon.incremental.answered(asked, rows(1, 2, seen=120), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(1, 2, seen=120), daemon.now)
     daemon.between()
     asked, _ = daemon.ask()
     daemon.incremental.watched.note(160, T, key(2), values(2), moved=False)
-    daemon.incremental.answered(asked, rows(2, seen=155), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(2, seen=155), daemon.now)
     daemon.between()
     assert daemon.rendering.ids == [1]
     daemon.answer(rows(2, seen=161))
@@ -101,7 +101,7 @@ def test_a_row_that_is_gone_when_it_is_read_by_key_is_owed_no_longer():
     daemon = reading()
     asked, _ = daemon.ask()
     daemon.incremental.watched.note(150, T, key(2), values(2), moved=False)
-    daemon.incremental.answered(asked, rows(1, 2, seen=120), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(1, 2, seen=120), daemon.now)
     daemon.between()
     daemon.answer(rows(seen=170))
     daemon.between()
@@ -152,7 +152,7 @@ def test_a_truncate_settles_what_is_owed():
     asked, _ = daemon.ask()
     daemon.incremental.watched.note(150, T, key(2), values(2), moved=False)
     daemon.incremental.watched.truncated(160, [1])
-    daemon.incremental.answered(asked, rows(seen=170), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(seen=170), daemon.now)
     daemon.between()
     assert daemon.is_done()
 
@@ -181,7 +181,7 @@ def test_more_than_memory_may_hold_makes_the_table_be_read_from_its_beginning():
     written = daemon.incremental.watched.write_down()
     assert written is not None
     assert written.tasks[0].unsettled or not written.tasks[0].has_begun
-    daemon.incremental.answered(asked, rows(1), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(1), daemon.now)
     daemon.between()
     assert daemon.progress.tasks[0].parts is None
     assert [fact.reason for fact in daemon.facts.of(SnapshotRestarted)] == [
@@ -212,7 +212,7 @@ def test_changes_in_all_topics_of_a_table_matter():
     assert not watched.is_watched("nowhere")
     asked, _ = daemon.ask()
     watched.note(150, "elsewhere", key(2), None, moved=False)
-    daemon.incremental.answered(asked, rows(1, 2, seen=120), daemon.now)
+    daemon.incremental.plan_answered(asked, rows(1, 2, seen=120), daemon.now)
     daemon.between()
     assert daemon.rendering.ids == [1]
     assert daemon.is_done()

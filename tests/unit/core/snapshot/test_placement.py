@@ -166,7 +166,7 @@ def test_a_change_that_sent_every_value_or_deleted_the_row_settles_it():
 
 def test_a_chunk_that_delivers_the_row_settles_it():
     owed = owing()
-    owed.delivered([b"zero", b"one"])
+    owed.note_rows([b"zero", b"one"])
     assert len(owed) == 0
 
 
@@ -411,5 +411,5 @@ def test_keys_that_records_do_not_show_are_not_written_down():
     owed.note(b"hashed", ((True, b"ann@example.org"),), moved=False, secret=True)
     assert owed.to_write_down() is None
     assert [key for _, key in owed.some(9)] == [((True, b"ann@example.org"),)]
-    owed.delivered([b"hashed"])
+    owed.note_rows([b"hashed"])
     assert owed.to_write_down() == ()

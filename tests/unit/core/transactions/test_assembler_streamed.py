@@ -150,7 +150,7 @@ def test_what_is_larger_than_memory_is_replayed_in_pieces(tmp_path):
     texts = [f"{number}{'x' * 500}" for number in range(2000)]
     receiver.take(block(7, *[insert(text, 7) for text in texts]))
     assert receiver.spool.disk_bytes > 1_000_000
-    pieces = receiver.assembler.receive([stream_commit(7, 100)])
+    pieces = receiver.assembler.assemble([stream_commit(7, 100)])
     next(pieces)
     first = next(pieces)
     assert isinstance(first, Changes)
@@ -308,7 +308,7 @@ def streamed(receiver: Receiver, *rows: tuple[int, str]) -> None:
 
 
 def values(receiver: Receiver, lsn: int = 200) -> list[bytes]:
-    steps = receiver.assembler.receive([stream_commit(7, lsn)])
+    steps = receiver.assembler.assemble([stream_commit(7, lsn)])
     kept = [one for step in steps if isinstance(step, Changes) for one in step.items]
     found: list[bytes] = []
     for one in kept:
@@ -364,7 +364,7 @@ def test_the_relations_described_so_far_are_given_with_the_rows(tmp_path):
 
 def test_other_tasks_get_a_turn_after_each_run_of_rows_that_arrives(receiver):
     frames = block(7, described("a", xid=7), insert("one", 7), insert("two", 7), described("b", xid=7))
-    kinds = [type(step) for step in receiver.assembler.receive(frames)]
+    kinds = [type(step) for step in receiver.assembler.assemble(frames)]
     assert kinds == [RelationPreview, Turn, RelationPreview]
 
 
@@ -374,7 +374,7 @@ def test_other_tasks_get_a_turn_for_each_list_that_is_skipped_of_a_half_delivere
     receiver.take(block(7, *rows))
     lists = len(list(receiver.spool.replay(7)))
     assert lists > 4
-    kinds = [type(step) for step in receiver.assembler.receive([stream_commit(7, 200)])]
+    kinds = [type(step) for step in receiver.assembler.assemble([stream_commit(7, 200)])]
     assert kinds == [Opened, *[Turn] * (lists - 1), Changes, Closed]
 
 
@@ -410,7 +410,7 @@ def test_a_delivered_transaction_leaves_newer_descriptions_in_force(tmp_path):
 def test_messages_stand_between_the_changes_and_count_as_one_event_each(tmp_path, done):
     receiver = Receiver(tmp_path, Position(200, 200, done), draft=by_xid)
     receiver.take(block(7, insert("one", 7), emitted("two", 7), insert("three", 7)))
-    steps = list(receiver.assembler.receive([stream_commit(7, 200)]))
+    steps = list(receiver.assembler.assemble([stream_commit(7, 200)]))
     kinds = [type(step) for step in steps if not isinstance(step, Opened | Closed | Turn)]
     assert kinds == [Changes, TransactionalMessage, Changes][done:]
     assert all(step.in_stream for step in steps if isinstance(step, TransactionalMessage))

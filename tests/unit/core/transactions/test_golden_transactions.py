@@ -57,7 +57,7 @@ def assembled(
     replay.doubtful = set()
     relations: dict[int, Relation] = {}
     transactions: list[Transaction] = []
-    for step in assembler.receive(golden.frames()):
+    for step in assembler.assemble(golden.frames()):
         match step:
             case Opened():
                 transactions.append(((step.xid, step.commit_lsn, step.commit_time), []))
@@ -160,5 +160,5 @@ def test_what_a_savepoint_rolled_back_is_not_guessed_at():
             Ledger(), Spool("/nonexistent", 1 << 30), Position(), undrafted, golden.description().abort_info
         )
         with pytest.raises(UndecidableMessageError):
-            for _ in assembler.receive(frames):
+            for _ in assembler.assemble(frames):
                 pass

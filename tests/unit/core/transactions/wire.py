@@ -195,7 +195,9 @@ class Receiver:
         flat: list[bytes] = []
         for one in frames:
             flat += [one] if isinstance(one, bytes) else one
-        return [step for step in self.assembler.receive(flat) if not isinstance(step, Turn | RelationPreview)]
+        return [
+            step for step in self.assembler.assemble(flat) if not isinstance(step, Turn | RelationPreview)
+        ]
 
     def take(self, *frames: bytes | Iterable[bytes]) -> list[str]:
         """One word per step, and the texts of changes; tickets are acknowledged at once."""

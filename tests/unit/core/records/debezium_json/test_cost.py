@@ -69,7 +69,7 @@ def work(frames: list[bytes], directory: Path) -> list[Record]:
     encoder.define(Relation(None, 1, "public", "item", "d", columns), TableDescription(("id",)), {})
     assembler = Assembler(Ledger(), Spool(str(directory), 1_000_000), Position(), encoder.draft_all)
     out: list[Record] = []
-    for step in assembler.receive(frames):
+    for step in assembler.assemble(frames):
         if isinstance(step, Changes):
             encoder.encode_all(step.items, step.in_stream, 1_700_000_000_000_000, out)
         elif isinstance(step, Opened):

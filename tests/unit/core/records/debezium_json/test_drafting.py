@@ -332,7 +332,7 @@ def replayed(golden: Golden, directory: str, *, drafts: bool) -> tuple[list[Reco
     assembler = Assembler(
         Ledger(), Spool(directory, 20_000), Position(), draft, abort_info=description.abort_info
     )
-    for step in assembler.receive(frames):
+    for step in assembler.assemble(frames):
         match step:
             case RelationPreview() if not encoder.tables.knows(step.message.oid):
                 define(step.message)
