@@ -92,7 +92,7 @@ class ChangeRecords:
         return count, rest
 
     def _add_without(self, step: Changes, before: int, error: CdcdError) -> Added:
-        """Keep the records of the events before the faulty one, and set its table aside. Returns as `make_records` does.
+        """Keep the records of the events before the faulty one, and set its table aside. Returns as `make_records`.
 
         Args:
             before: number of the transaction's events that were added to the queue before this step.

@@ -232,7 +232,7 @@ def _sizes(items: Iterable[Record | LateRecords]) -> tuple[int, int]:
 
 
 class BatchQueue:
-    """A queue of batches with a limit in bytes: it is filled while `room` is true, and `cut_batch` returns the next batch.
+    """A queue of batches with a limit in bytes. It is filled while `room` is true; `cut_batch` returns the next batch.
 
     Between `begin` and `close`, `enqueue` brings the records of a transaction. Only one batch is delivered at a time,
     and the caller reports it by `release`.

@@ -37,7 +37,7 @@ def test_tables_that_were_dropped_lose_what_rules_are_bound_to():
     assert isinstance(ask, Ask)
     assert ask.question == ListPublished(frozenset())
     assert ask.question.bound == {7, 8}
-    questions.answered(ask.ticket, Published({}, 100, {}, dropped=(7,)), PUBLISHED_S)
+    questions.dispatch(ask.ticket, Published({}, 100, {}, dropped=(7,)), PUBLISHED_S)
     assert bindings.text(99) != ""
     assert bindings.of_table("rule", 7)
     bindings.text(100)
