@@ -152,7 +152,7 @@ def _take_over(found: "Adoption", connector: "Connector", *, accept_gap: bool) -
         found.config,
         connector,
         found.narrowing,
-        drops_slot=found.drops_slot,
+        connector_slot=found.connector_slot,
         driver_confirms=found.driver_confirms,
         accept_gap=accept_gap,
     )

@@ -54,6 +54,37 @@ def test_a_takeover_misses_nothing_and_says_what_comes_twice(database: Database,
 
 
 @pytest.mark.postgres(only=[18])
+def test_a_connector_that_drops_its_slot_is_followed_by_a_slot_of_cdcds_own(
+    database: Database, scene: Scene, daemon
+):
+    # GIVEN a connector that drops its slot when it stops
+    scene.start_worker(slot__drop__on__stop="true")
+    with Writer(database.dsn(), RATE) as writer:
+        scene.await_records(200)
+        # AND takeovers that are killed when they create the slot, and when the connector has begun to stop
+        scene.adopt_and_kill("creating slot")
+        scene.adopt_and_kill("stopping")
+        # WHEN the same command is run again
+        code, said = scene.adopt("--takeover")
+        assert code == 0, said
+        # THEN the connector's slot is gone, and cdcd goes on from its own
+        slots = database.execute(
+            "SELECT slot_name, plugin FROM pg_replication_slots WHERE database = current_database()"
+        )
+        assert slots == [(f"cdcd_{scene.name}", "pgoutput")]
+        assert said["takeover"]["slot"] == f"cdcd_{scene.name}"
+        assert said["takeover"]["left_slot"] is None
+        daemon(scene.configuration()).await_event("stream.started")
+        scene.await_records(100)
+    scene.await_row(writer.last)
+    found = scene.read()
+    # THEN nothing is missing, and what came twice is what the command said
+    assert found.missing(writer.last) == []
+    assert set(found.cdcd.values()) == {1}
+    assert found.twice == said["takeover"]["twice"]["events"]
+
+
+@pytest.mark.postgres(only=[18])
 def test_a_connector_that_confirms_nothing_comes_twice_as_a_whole_and_a_moved_slot_is_refused(
     database: Database, scene: Scene
 ):

@@ -1,8 +1,13 @@
 """`cdcd adopt` asks PostgreSQL what a connector's transforms depend on: columns, keys, types, tables."""
 
+import asyncio
+
+import psycopg
 import pytest
 import yaml
 
+from cdcd.adapters.postgres.connection import connect, parse_dsn
+from cdcd.adapters.postgres.slot import create_slot_by_sql
 from cdcd.tools.adopt import settings
 from cdcd.tools.adopt.adoption import adopt, look_at_database
 from cdcd.tools.adopt.verdicts import Kind
@@ -56,3 +61,41 @@ def test_keys_types_and_todays_tables_decide_what_is_written(database: Database)
     assert written["columns"] == {"exclude": ["public.orders.mood"], "mask": {"*.*.email": "x"}}
     assert written["fields"] == {"tables": {"*.*": {"rename": {"total": "sum"}}}}
     assert written["topics"]["names"] == {"public.orders": "inventory.new.orders"}
+
+
+def test_beside_a_slot_of_another_plugin_the_server_takes_publication_and_slot(database: Database) -> None:
+    # GIVEN a connector whose slot only its plugin can read
+    database.execute(
+        "CREATE TABLE orders (id bigint PRIMARY KEY); CREATE TABLE secrets (id bigint PRIMARY KEY)"
+    )
+    parameters = psycopg.conninfo.conninfo_to_dict(database.dsn())
+    options = connector(
+        plugin__name="decoderbufs",
+        table__include__list=r"public\.orders",
+        **{f"database__{option}": str(parameters[name]) for option, name in _CONNECTION.items()},
+    )
+    # WHEN it is adopted, and its publication and slot are created as the command says
+    found = adopt(options, {"kafka.bootstrap_servers": "kafka:9092"}, "f", look=look_at_database)
+    assert found.blocking == []
+    assert found.narrowing is not None
+    database.execute(found.narrowing.statement)
+    asyncio.run(_create_slot(database, found.config.postgres.slot))
+    # THEN the slot sends the captured table by the publication
+    database.execute("INSERT INTO orders VALUES (1); INSERT INTO secrets VALUES (1)")
+    sent = database.execute(
+        "SELECT chr(get_byte(data, 0)) FROM pg_logical_slot_peek_binary_changes("
+        f"'{found.config.postgres.slot}', NULL, NULL, 'proto_version', '1', "
+        f"'publication_names', '{found.config.postgres.publication}')"
+    )
+    assert [tag for (tag,) in sent if tag in "RI"] == ["R", "I"]
+
+
+_CONNECTION = {"hostname": "host", "port": "port", "user": "user", "dbname": "dbname"}
+
+
+async def _create_slot(database: Database, name: str) -> None:
+    connection = await connect(parse_dsn(database.dsn()), application_name="test", connect_timeout_s=10)
+    try:
+        await create_slot_by_sql(connection, name, failover=False)
+    finally:
+        await connection.close()

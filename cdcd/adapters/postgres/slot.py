@@ -21,7 +21,7 @@ import psycopg
 from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.refusals import SlotActiveError
-from cdcd.adapters.postgres.replication import ReplicationStream, identifier
+from cdcd.adapters.postgres.replication import ReplicationStream, identifier, literal
 from cdcd.adapters.postgres.tables import holder
 from cdcd.core.engine.startup_requests import SlotSeen
 from cdcd.core.errors import ConfigError, PositionError, SourceError
@@ -264,6 +264,28 @@ async def create_slot(
         raise
     assert consistent_point
     return CreatedSlot(name, Lsn.parse(consistent_point), snapshot)
+
+
+def creation_by_sql(name: str) -> str:
+    """Return the statement that creates a slot, for a person to run."""
+    return f"SELECT lsn FROM pg_create_logical_replication_slot({literal(name)}, '{PLUGIN}');"
+
+
+async def create_slot_by_sql(connection: Connection, name: str, *, failover: bool) -> Lsn:
+    """Create a slot without a replication connection, and return its consistent point.
+
+    The server waits for the transactions that are open now.
+
+    Args:
+        failover: True: the server copies the slot to its standbys (17 and up).
+
+    Raises TransientError and SourceError.
+    """
+    more = ", failover => true" if failover else ""
+    query = f"SELECT lsn::text FROM pg_create_logical_replication_slot(%s, '{PLUGIN}'{more})"
+    with translated(f"creating slot {name}", {"slot": name}):
+        row: Any = await (await connection.execute(query.encode(), (name,))).fetchone()
+    return Lsn.parse(row[0])
 
 
 async def set_failover(stream: ReplicationStream, name: str) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from cdcd.adapters.postgres.connection import connect, parse_dsn
-from cdcd.adapters.postgres.publication import Publication, read_candidates, read_publication
+from cdcd.adapters.postgres.publication import Publication, PublishedTable, read_candidates, read_publication
 from cdcd.config.loading import Config
 from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.tools.adopt import settings
 from cdcd.tools.adopt.connect_api import Connector, read_file
-from cdcd.tools.adopt.database import Narrowing, captured, narrowing, read_known
+from cdcd.tools.adopt.database import Narrowing, captured, narrowing, own_publication, read_known
 from cdcd.tools.adopt.judging import (
     OVERRIDE,
     Finding,
@@ -51,11 +51,13 @@ class Database:
         tables: every one that could be published, by schema and name.
         publication: the connector's; None: there is none.
         known: those that the connector captures, with their columns.
+        unpublished: what could be published, but for partitioned tables, whose rows are in their partitions.
     """
 
     tables: tuple[tuple[str, str], ...]
     publication: Publication | None
     known: tuple[KnownTable, ...]
+    unpublished: tuple[PublishedTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class Adoption:
         lists: the connector's lists of tables.
         narrowing: the publication that must be made; None: the connector's is used, or the database was not asked.
         not_asked: why the database was not looked at; None: it was, or was not to be.
+        connector_slot: the slot that the connector reads. cdcd reads another one if it cannot read this slot.
     """
 
     findings: tuple[Finding, ...]
@@ -79,6 +82,7 @@ class Adoption:
     narrowing: Narrowing | None
     not_asked: CdcdError | None
     draft: Settings
+    connector_slot: str
 
     def of(self, *kinds: Kind) -> list[Finding]:
         return [finding for finding in self.findings if finding.verdict.kind in kinds]
@@ -125,11 +129,6 @@ class Adoption:
     def driver_confirms(self) -> bool:
         """Whether the connector's driver may move the slot past its offset."""
         return ("lsn.flush.mode", "connector_and_driver") in self._values
-
-    @property
-    def drops_slot(self) -> bool:
-        """Whether the connector drops its slot when it stops."""
-        return ("slot.drop.on.stop", "false") not in self._values
 
     @property
     def _values(self) -> set[tuple[str, str]]:
@@ -184,13 +183,19 @@ def adopt(
     findings = _with_tables(
         findings, lists, choose(lists, None if database is None else database.tables), options
     )
-    narrowed = None if database is None else _narrowed(config.name, database, lists)
+    own = _own_slot(findings, f"cdcd_{config.name}")
+    narrowed = None
+    if database is not None and own.needs_publication:
+        narrowed = own_publication(own.name, database.unpublished, lists)
+    elif database is not None:
+        narrowed = _narrowed(config.name, database, lists)
     findings = [
         _with_publication(finding, database, narrowed, lists)
-        if finding.name == "publication.name"
+        if finding.name == "publication.name" and not own.needs_publication
         else finding
         for finding in findings
     ]
+    findings = [own.judged(finding, is_known=database is not None) for finding in findings]
     findings = _that_fit(findings, extra, references, file)
     made = settings.nested({**keys_of(findings), **extra})
     return Adoption(
@@ -202,7 +207,76 @@ def adopt(
         narrowed,
         not_asked,
         settings.drafted(settings.merged([finding.verdict.draft for finding in findings])),
+        config.postgres.slot,
     )
+
+
+_OTHER_PLUGINS: Final = ("decoderbufs", "wal2json")
+"""What the names of plugins begin with whose slots cdcd cannot read."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSlot:
+    """A slot of cdcd's own, where cdcd cannot read the connector's.
+
+    Attributes:
+        name: of slot and publication.
+        why: why cdcd cannot read the connector's slot; "": it can, and has no slot of its own.
+        needs_publication: True: the connector's plugin knows no publications.
+    """
+
+    name: str
+    why: str
+    needs_publication: bool
+
+    def judged(self, finding: Finding, *, is_known: bool) -> Finding:
+        """The finding, as the slot of cdcd's own changes it.
+
+        Args:
+            is_known: the database was asked.
+        """
+        verdict = finding.verdict
+        if self.why and finding.name == "slot.name":
+            why = (
+                f"postgres.slot: {self.name}. {self.why} After the takeover, drop the connector's slot when you do not "
+                "go back, because it keeps WAL."
+            )
+            verdict = Verdict(Kind.DIFFERENT, why, {"postgres.slot": self.name})
+        elif self.needs_publication and finding.name == "publication.name":
+            why = (
+                f"postgres.publication: {self.name}, with the tables that the connector captures now. Add later tables "
+                "to it."
+            )
+            verdict = Verdict(Kind.DIFFERENT, why, {"postgres.publication": self.name})
+        elif self.why and finding.name == ("plugin.name" if self.needs_publication else "slot.drop.on.stop"):
+            verdict = self._verdict(is_known=is_known)
+        return replace(finding, verdict=verdict)
+
+    def _verdict(self, *, is_known: bool) -> Verdict:
+        if not is_known:
+            return Verdict(
+                Kind.UNKNOWN,
+                f"{self.why} cdcd needs a slot of its own, which must be created while the connector runs. Run this "
+                "where the database can be reached, without --offline.",
+            )
+        return Verdict(
+            Kind.DIFFERENT,
+            f"{self.why} So --takeover creates slot {self.name} of pgoutput for cdcd while the connector runs, and "
+            "stops the connector when it has passed the new slot's position. Changes after this position come twice.",
+        )
+
+
+def _own_slot(findings: Sequence[Finding], name: str) -> OwnSlot:
+    values = {finding.name: finding.value.strip().lower() for finding in findings}
+    plugin = values.get("plugin.name", "")
+    if plugin.startswith(_OTHER_PLUGINS):
+        return OwnSlot(
+            name, f"Only the plugin {plugin} can read the connector's slot.", needs_publication=True
+        )
+    # A config provider may have the value. A slot of cdcd's own is right either way.
+    if values.get("slot.drop.on.stop", "") not in {"", "false"}:
+        return OwnSlot(name, "The connector drops its slot when it stops.", needs_publication=False)
+    return OwnSlot(name, "", needs_publication=False)
 
 
 def _with_name(findings: Sequence[Finding], prefix: str) -> list[Finding]:
@@ -298,7 +372,8 @@ async def _ask(config: Config, lists: Lists) -> Database:
     names = dict.fromkeys((each.table.schema, each.table.name) for each in candidates)
     if publication is not None:
         names |= dict.fromkeys((table.schema, table.name) for table in publication.tables)
-    return Database(tuple(names), publication, known)
+    leaves = tuple([each.table for each in candidates if each.table.oid not in each.ancestors])
+    return Database(tuple(names), publication, known, leaves)
 
 
 def _with_tables(

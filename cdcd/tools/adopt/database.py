@@ -103,6 +103,32 @@ def narrowing(name: str, publication: Publication, lists: Lists) -> Narrowing | 
     return Narrowing(name, kept, left_out, _statement(name, kept, publication))
 
 
+def own_publication(name: str, tables: Sequence[PublishedTable], lists: Lists) -> Narrowing:
+    """The publication for the tables that a connector captures without a publication.
+
+    Args:
+        tables: every table that could be published, without partitioned tables, whose rows are in their partitions.
+
+    Raises ConfigError: the connector captures no table, or updates of one would fail in a publication.
+    """
+    kept = tuple(captured(tables, lists))
+    if not kept:
+        raise ConfigError(
+            "The connector captures no table of the database.",
+            hint="Correct table.include.list in the connector, or create the tables first.",
+        )
+    if lacking := [table for table in kept if not table.has_identity]:
+        table = f"{identifier(lacking[0].schema)}.{identifier(lacking[0].name)}"
+        raise ConfigError(
+            f"Table {lacking[0].qualified} has no primary key and no replica identity. In the publication that cdcd "
+            "needs, PostgreSQL refuses updates and deletes of such a table.",
+            hint=f"ALTER TABLE {table} REPLICA IDENTITY FULL; or leave the table out (table.exclude.list).",
+        )
+    operations = ("insert", "update", "delete", "truncate")
+    target = f"TABLE {', '.join(map(_published, kept))}"
+    return Narrowing(name, kept, (), creation(name, target, via_root=False, operations=operations))
+
+
 def _statement(name: str, tables: Iterable[PublishedTable], publication: Publication) -> str:
     target = f"TABLE {', '.join(map(_published, tables))}"
     return creation(name, target, via_root=publication.via_root, operations=publication.operations)

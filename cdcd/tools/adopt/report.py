@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from cdcd.adapters.postgres.slot import creation_by_sql
 from cdcd.config.masking import mask_text
 from cdcd.core.pasted import cdcd, shell
 from cdcd.core.protocol.lsn import Lsn
@@ -93,12 +94,19 @@ def _decisions(adoption: Adoption, file: str, *, is_url: bool) -> Iterator[str]:
 
 
 def _by_hand(adoption: Adoption, file: str) -> Iterator[str]:
-    narrowed = adoption.narrowing
-    if narrowed is not None:
+    narrowed, slot = adoption.narrowing, adoption.config.postgres.slot
+    if slot != adoption.connector_slot:
+        yield "Next, while the connector runs, create a slot for cdcd, and note its position:"
+        if narrowed is not None:
+            yield f"  {narrowed.statement};"
+        yield f"  {creation_by_sql(slot)}"
+        yield f"Stop the connector when slot {adoption.connector_slot} is past that position:"
+        yield "  SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots;"
+    elif narrowed is not None:
         yield "Next, while the connector runs, create the publication, and note the position:"
         yield f"  {narrowed.statement};"
         yield "  SELECT pg_current_wal_lsn();"
-        yield f"Stop the connector when slot {adoption.config.postgres.slot} is past that position:"
+        yield f"Stop the connector when slot {slot} is past that position:"
         yield "  SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots;"
     yield f"Next: stop the connector; {cdcd('check', '--config', file)}; {cdcd('run', '--config', file)}"
 
@@ -129,6 +137,9 @@ def sentences(outcome: TakeoverOutcome) -> Iterator[str]:
     )
     yield from _twice(outcome.twice)
     yield _missing(outcome, has_offset=bool(positions))
+    if outcome.left_slot is not None:
+        drop = f"SELECT pg_drop_replication_slot('{outcome.left_slot}');"
+        yield f"The connector's slot {outcome.left_slot} keeps WAL. If you do not go back, drop it: {drop}"
     if outcome.unfinished_tables:
         yield (
             "The connector was reading tables by an incremental snapshot, which ends with it. Read them by `cdcd "
@@ -237,6 +248,7 @@ def _takeover_object(outcome: TakeoverOutcome) -> dict[str, Any]:
         "gap": None if gap is None else {"after": str(gap.after), "up_to": str(gap.up_to)},
         "driver_confirms": outcome.driver_confirms,
         "unfinished_tables": outcome.unfinished_tables,
+        "left_slot": outcome.left_slot,
     }
 
 

@@ -6,7 +6,7 @@ offset says up to where. A slot that is past that offset was moved by somebody e
 
 `Tails` reads Debezium's events at the ends of the topics: the transaction of each event, and its LSN.
 
-    look  ->  publication made, and awaited  ->  connector stopped  ->  slot free  ->  offset, slot and topics compared
+    look  ->  publication and slot made, and awaited  ->  connector stopped  ->  slot free  ->  all compared
 
 Until the stop, nothing of the connector is touched. After it, cdcd or the connector may go on from the slot, because
 PostgreSQL keeps what was not confirmed. Each step may be done again, so a command that was killed is run again.
@@ -30,6 +30,7 @@ from cdcd.adapters.postgres.slot import (
     PendingTransaction,
     SlotState,
     check_slot,
+    create_slot_by_sql,
     current_lsn,
     read_pending,
     read_slot,
@@ -225,7 +226,8 @@ class TakeoverPlan:
 
     Attributes:
         narrowing: the publication that must be made first; None: the connector's is used.
-        drops_slot: the connector drops its slot when it stops.
+        connector_slot: the slot that the connector reads. If cdcd cannot read it, the configuration has another one,
+            which is created before the connector stops.
         driver_confirms: the connector lets its driver confirm WAL without changes (lsn.flush.mode), so
             that its slot may be past its offset.
         accept_gap: go on if somebody has moved the slot past the connector's offset.
@@ -234,9 +236,13 @@ class TakeoverPlan:
     config: Config
     connector: Connector
     narrowing: Narrowing | None
-    drops_slot: bool
+    connector_slot: str
     driver_confirms: bool
     accept_gap: bool
+
+    @property
+    def has_own_slot(self) -> bool:
+        return self.connector_slot != self.config.postgres.slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +256,7 @@ class TakeoverOutcome:
         gap: the slot is past the connector's offset.
         driver_confirms: as in `TakeoverPlan`: such a gap has no changes, unless somebody else has moved the slot too.
         unfinished_tables: an incremental snapshot was being read.
+        left_slot: the connector's slot, which cdcd does not read and which keeps WAL; None: there is none.
     """
 
     slot: str
@@ -260,6 +267,7 @@ class TakeoverOutcome:
     gap: Gap | None
     driver_confirms: bool
     unfinished_tables: bool
+    left_slot: str | None = None
 
 
 def take_over(plan: TakeoverPlan, say: Say) -> TakeoverOutcome:
@@ -273,12 +281,6 @@ def take_over(plan: TakeoverPlan, say: Say) -> TakeoverOutcome:
         ConnectError: Connect refuses, or does not answer.
         TransientError, SourceError, SinkError: a side cannot be asked, or refuses.
     """
-    if plan.drops_slot:
-        raise PositionError(
-            "The connector drops its slot when it stops (slot.drop.on.stop), and changes that were not delivered "
-            "would be lost.",
-            hint="Set slot.drop.on.stop to false in the connector, let it restart, and run this command again.",
-        )
     return asyncio.run(_take_over(plan, say))
 
 
@@ -293,18 +295,21 @@ async def _take_over(plan: TakeoverPlan, say: Say) -> TakeoverOutcome:
         stack.push_async_callback(sql.close)
         await asyncio.to_thread(_refuse_checkpoint, config)
         # The slot first: it follows the offset, so that an offset that is read later is not before it.
-        slot = await _slot(sql, config)
+        theirs = await _connectors_slot(sql, plan)
         offset = await asyncio.to_thread(plan.connector.offset)
         _refuse_unfinished(offset)
-        _gap(plan, offset, slot)
+        _gap(plan, offset, theirs)
         if plan.narrowing is not None:
             await _narrow(sql, plan, plan.narrowing, say)
+        if plan.has_own_slot:
+            await _make_slot(sql, plan, offset, theirs, say)
         say(f"stopping {plan.connector.url}")
         await asyncio.to_thread(plan.connector.stop)
-        slot = await _free(sql, config)
+        theirs = await _free(sql, plan)
         offset = await asyncio.to_thread(plan.connector.offset)
         _refuse_unfinished(offset)
-        found = _gap(plan, offset, slot)
+        found = _gap(plan, offset, theirs)
+        slot = await _slot(sql, config)
         assert slot.confirmed_flush_lsn is not None, "check_slot has looked"
         say("comparing the slot with the topics")
         up_to = await current_lsn(sql)
@@ -320,6 +325,7 @@ async def _take_over(plan: TakeoverPlan, say: Say) -> TakeoverOutcome:
             found,
             plan.driver_confirms,
             unfinished_tables(offset),
+            theirs.name if theirs is not None and plan.has_own_slot else None,
         )
 
 
@@ -334,15 +340,54 @@ def _refuse_checkpoint(config: Config) -> None:
 
 
 async def _slot(sql: Connection, config: Config) -> SlotState:
-    name = config.postgres.slot
-    state = await read_slot(sql, name)
+    """The slot that cdcd will read."""
+    state = await read_slot(sql, config.postgres.slot)
     if state is None:
-        raise SourceError(
-            f"There is no slot {name}.",
-            hint="The connector has not started yet, or reads another server: compare slot.name and database.hostname.",
-        )
+        raise _no_slot(config.postgres.slot)
     check_slot(state, sql.info.dbname)
     return state
+
+
+def _no_slot(name: str) -> SourceError:
+    return SourceError(
+        f"There is no slot {name}.",
+        hint="The connector has not started yet, or reads another server: compare slot.name and database.hostname.",
+    )
+
+
+async def _connectors_slot(sql: Connection, plan: TakeoverPlan) -> SlotState | None:
+    """The slot that the connector reads; None: the connector has dropped it when an earlier command stopped it."""
+    if not plan.has_own_slot:
+        return await _slot(sql, plan.config)
+    state = await read_slot(sql, plan.connector_slot)
+    if state is None and await read_slot(sql, plan.config.postgres.slot) is None:
+        raise _no_slot(plan.connector_slot)
+    return state
+
+
+async def _make_slot(
+    sql: Connection, plan: TakeoverPlan, offset: Mapping[str, Any], theirs: SlotState | None, say: Say
+) -> None:
+    """The slot of cdcd's own is there, and the connector has delivered everything before its position."""
+    config = plan.config
+    if await read_slot(sql, config.postgres.slot) is None:
+        say(f"creating slot {config.postgres.slot}, after the transactions that are open now")
+        await create_slot_by_sql(sql, config.postgres.slot, failover=config.postgres.failover)
+    own = await _slot(sql, config)
+    assert own.confirmed_flush_lsn is not None, "check_slot has looked"
+    point = Lsn(own.confirmed_flush_lsn)
+    if theirs is not None:
+        await _await_past(sql, plan, point, f"slot {own.name}", say)
+        return
+    # The offset alone says what the connector had delivered when it dropped its slot.
+    delivered = [int(offset[name]) for name in POSITIONS if offset.get(name) is not None]
+    if not delivered or max(delivered) < point:
+        raise PositionError(
+            f"The connector has dropped its slot {plan.connector_slot}, and its offset is before {point}, where slot "
+            f"{own.name} begins: changes in between may be in no topic.",
+            hint=f"SELECT pg_drop_replication_slot('{own.name}'); resume the connector, which makes a slot again, and "
+            "run this command again. Changes since the connector stopped need a new snapshot.",
+        )
 
 
 def _refuse_unfinished(offset: Mapping[str, Any]) -> None:
@@ -354,8 +399,9 @@ def _refuse_unfinished(offset: Mapping[str, Any]) -> None:
         )
 
 
-def _gap(plan: TakeoverPlan, offset: Mapping[str, Any], slot: SlotState) -> Gap | None:
-    assert slot.confirmed_flush_lsn is not None, "check_slot has looked"
+def _gap(plan: TakeoverPlan, offset: Mapping[str, Any], slot: SlotState | None) -> Gap | None:
+    if slot is None or slot.confirmed_flush_lsn is None:
+        return None
     found = gap(offset, slot.confirmed_flush_lsn)
     if found is not None and not plan.driver_confirms and not plan.accept_gap:
         raise PositionError(
@@ -369,9 +415,17 @@ def _gap(plan: TakeoverPlan, offset: Mapping[str, Any], slot: SlotState) -> Gap 
 
 
 async def _narrow(sql: Connection, plan: TakeoverPlan, wanted: Narrowing, say: Say) -> None:
-    """The publication is there, and the slot is past the place from which on PostgreSQL can send by it."""
+    """The publication is there, and the slot is past the place from which on PostgreSQL can send by it.
+
+    A slot of cdcd's own is created after the publication.
+    """
     found = await read_publication(sql, wanted.name)
     if found is None:
+        if plan.has_own_slot and await read_slot(sql, plan.config.postgres.slot) is not None:
+            raise SourceError(
+                f"Slot {plan.config.postgres.slot} is older than publication {wanted.name}, which does not exist.",
+                hint=f"SELECT pg_drop_replication_slot('{plan.config.postgres.slot}'); this command then creates both.",
+            )
         say(f"creating publication {wanted.name} for {len(wanted.tables)} tables")
         await make_publication(sql, wanted.name, wanted.statement)
     elif not wanted.is_made_by(found):
@@ -382,25 +436,30 @@ async def _narrow(sql: Connection, plan: TakeoverPlan, wanted: Narrowing, say: S
     elif await is_ours(sql, wanted.name):
         # The comment was made after the wait.
         return
-    state = await asyncio.to_thread(plan.connector.state)
-    if state.connector != "RUNNING":
-        raise PositionError(
-            f"The connector is {state.connector}, so its slot does not get past the new publication {wanted.name}.",
-            hint=f"Resume the connector (curl -X PUT {plan.connector.url}/resume), and run this command again.",
-        )
-    made_at = await current_lsn(sql)
-    say(f"waiting until the connector has confirmed {made_at}")
-    await _passed(sql, plan.config, made_at)
+    if not plan.has_own_slot:
+        await _await_past(sql, plan, await current_lsn(sql), f"the new publication {wanted.name}", say)
     await mark_ours(sql, wanted.name)
 
 
-async def _passed(sql: Connection, config: Config, lsn: Lsn) -> None:
+async def _await_past(sql: Connection, plan: TakeoverPlan, lsn: Lsn, what: str, say: Say) -> None:
+    """Wait until the connector has confirmed this position, which `what` has."""
     deadline = time.monotonic() + PASSED_S
+    is_asked = False
     while True:
-        slot = await _slot(sql, config)
-        assert slot.confirmed_flush_lsn is not None, "check_slot has looked"
+        slot = await _connectors_slot(sql, plan)
+        if slot is None or slot.confirmed_flush_lsn is None:
+            raise _no_slot(plan.connector_slot)
         if slot.confirmed_flush_lsn >= lsn:
             return
+        if not is_asked:
+            state = await asyncio.to_thread(plan.connector.state)
+            if state.connector != "RUNNING":
+                raise PositionError(
+                    f"The connector is {state.connector}, so its slot does not get past {what}.",
+                    hint=f"Resume the connector (curl -X PUT {plan.connector.url}/resume), and run this command again.",
+                )
+            say(f"waiting until the connector has confirmed {lsn}")
+            is_asked = True
         if time.monotonic() > deadline:
             raise PositionError(
                 f"Slot {slot.name} has stood at {Lsn(slot.confirmed_flush_lsn)}, before {lsn}, for {PASSED_S:.0f} s.",
@@ -410,9 +469,10 @@ async def _passed(sql: Connection, config: Config, lsn: Lsn) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _free(sql: Connection, config: Config) -> SlotState:
+async def _free(sql: Connection, plan: TakeoverPlan) -> SlotState | None:
+    """The connector's slot when nobody reads it any more; None: the connector has dropped it."""
     deadline = time.monotonic() + FREE_S
-    while (slot := await _slot(sql, config)).active:
+    while (slot := await _connectors_slot(sql, plan)) is not None and slot.active:
         if time.monotonic() > deadline:
             raise SourceError(
                 f"Slot {slot.name} is still read by the session with PID {slot.active_pid}.",

@@ -9,13 +9,14 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import KafkaException, Producer
 
+from cdcd.adapters.postgres.publication import Publication, PublishedTable
 from cdcd.cli.adopt import command
 from cdcd.config.keys import field_at
 from cdcd.config.loading import parse_config
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt import report, settings
-from cdcd.tools.adopt.adoption import Adoption, adopt, read, save
+from cdcd.tools.adopt.adoption import Adoption, Database, adopt, read, save
 from cdcd.tools.adopt.options import OPTIONS, PRODUCER
 from cdcd.tools.adopt.takeover import Gap, TakeoverOutcome, Twice
 from cdcd.tools.adopt.verdicts import Kind
@@ -174,9 +175,66 @@ def test_a_publication_that_nobody_looked_at_is_told_if_the_connector_leaves_tab
 
 
 @pytest.mark.parametrize(("value", "drops"), [("false", False), ("true", True), ("${env:X}", True)])
-def test_a_connector_that_drops_its_slot_is_seen(value: str, drops: bool) -> None:
-    assert adoption(slot__drop__on__stop=value).drops_slot is drops
-    assert adoption().drops_slot is False
+def test_a_connector_that_drops_its_slot_leaves_cdcd_another_one(value: str, drops: bool) -> None:
+    found = adoption(slot__drop__on__stop=value)
+    assert found.connector_slot == "debezium"
+    assert found.config.postgres.slot == ("cdcd_inventory" if drops else "debezium")
+    # Without the database, nobody can create the slot while the connector runs.
+    assert ("slot.drop.on.stop" in found.blocking) is drops
+    assert adoption().config.postgres.slot == "debezium"
+
+
+def published(oid: int, name: str, *, has_identity: bool = True) -> PublishedTable:
+    return PublishedTable(oid, "public", name, "d", has_identity=has_identity, has_primary_key=has_identity)
+
+
+def with_database(*tables: PublishedTable, **given: str) -> Adoption:
+    options = {**MINIMAL, **{name.replace("__", "."): value for name, value in given.items()}}
+    publication = Publication("dbz_publication", False, (), ("insert", "update"), False, tables)
+    names = tuple([(table.schema, table.name) for table in tables])
+    database = Database(names, publication, (), tables)
+    return adopt(
+        options,
+        {"kafka.bootstrap_servers": "kafka:9092"},
+        "f",
+        look=lambda _config, _missing, _lists: database,
+    )
+
+
+def test_beside_another_plugin_cdcd_has_a_slot_and_a_publication_of_its_own() -> None:
+    tables = published(1, "orders"), published(2, "secrets")
+    found = with_database(*tables, plugin__name="decoderbufs", table__include__list="public.orders")
+    assert found.blocking == []
+    assert (found.config.postgres.slot, found.config.postgres.publication) == (
+        "cdcd_inventory",
+        "cdcd_inventory",
+    )
+    assert found.narrowing is not None
+    statement = (
+        'CREATE PUBLICATION "cdcd_inventory" FOR TABLE "public"."orders" WITH (publish = \'insert, update, delete, '
+        "truncate')"
+    )
+    assert found.narrowing.statement.replace('"', "") == statement.replace('"', "")
+    lines = list(report.endings(found, None, 100, file="f", is_url=False, refused=False))
+    assert lines[:4] == [
+        "Next, while the connector runs, create a slot for cdcd, and note its position:",
+        f"  {found.narrowing.statement};",
+        "  SELECT lsn FROM pg_create_logical_replication_slot('cdcd_inventory', 'pgoutput');",
+        "Stop the connector when slot debezium is past that position:",
+    ]
+    whole = with_database(*tables, slot__drop__on__stop="true")
+    assert (whole.blocking, whole.narrowing) == ([], None)
+    assert (whole.config.postgres.slot, whole.config.postgres.publication) == (
+        "cdcd_inventory",
+        "dbz_publication",
+    )
+
+
+def test_a_table_whose_updates_would_fail_is_not_published() -> None:
+    with pytest.raises(ConfigError, match=r"public\.t has no primary key and no replica identity"):
+        with_database(published(1, "t", has_identity=False), plugin__name="decoderbufs")
+    with pytest.raises(ConfigError, match="captures no table"):
+        with_database(published(1, "t"), plugin__name="decoderbufs", table__include__list="public.x")
 
 
 def test_brokers_come_from_the_option_then_from_the_worker(tmp_path: Path) -> None:

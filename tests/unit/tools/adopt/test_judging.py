@@ -151,8 +151,8 @@ def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
             Kind.SAME,
             {"format.unavailable_value_placeholder": "gone"},
         ),
-        ({"plugin.name": "decoderbufs"}, Kind.IMPOSSIBLE, {}),
-        ({"slot.drop.on.stop": "true"}, Kind.IMPOSSIBLE, {}),
+        ({"plugin.name": "decoderbufs"}, Kind.DIFFERENT, {}),
+        ({"slot.drop.on.stop": "true"}, Kind.DIFFERENT, {}),
         ({"transforms": "unwrap"}, Kind.IMPOSSIBLE, {}),
         (
             {"transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState"},
@@ -544,10 +544,10 @@ def test_options_of_sink_connectors_are_irrelevant(name: str) -> None:
 
 
 @pytest.mark.parametrize("plugin", ["wal2json", "wal2json_rds_streaming"])
-def test_a_slot_of_wal2json_cannot_be_taken_over(plugin: str) -> None:
+def test_a_slot_of_another_plugin_gives_way_to_a_slot_of_pgoutput(plugin: str) -> None:
     verdict = of({"plugin.name": plugin})["plugin.name"].verdict
-    assert verdict.kind is Kind.IMPOSSIBLE
-    assert "removed wal2json in 2.0" in verdict.why
+    assert verdict.kind is Kind.DIFFERENT
+    assert "--takeover creates a slot of pgoutput" in verdict.why
 
 
 def test_kerberos_needs_another_build_of_librdkafka_and_its_keys_are_written() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cdcd.adapters.postgres.slot import PendingTransaction
 from cdcd.config.loading import parse_config
-from cdcd.core.errors import PositionError, TransientError
+from cdcd.core.errors import TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt.connect_api import Connector
 from cdcd.tools.adopt.takeover import (
@@ -139,17 +139,15 @@ PLAN = TakeoverPlan(
     CONFIG,
     Connector("http://127.0.0.1:1/connectors/shop"),
     None,
-    drops_slot=False,
+    connector_slot="cdcd_shop",
     driver_confirms=False,
     accept_gap=False,
 )
 
 
-def test_a_connector_that_drops_its_slot_is_not_stopped() -> None:
-    said: list[str] = []
-    with pytest.raises(PositionError, match=r"slot\.drop\.on\.stop"):
-        take_over(replace(PLAN, drops_slot=True), said.append)
-    assert said == []
+def test_cdcd_has_a_slot_of_its_own_if_the_connector_reads_another_one() -> None:
+    assert replace(PLAN, connector_slot="debezium").has_own_slot
+    assert not replace(PLAN, connector_slot=CONFIG.postgres.slot).has_own_slot
 
 
 def test_the_connector_is_not_stopped_while_postgresql_cannot_be_asked() -> None:

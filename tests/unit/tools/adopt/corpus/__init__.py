@@ -81,7 +81,7 @@ def _look(_config: Config, _missing: Sequence[str], lists: Lists) -> Database:
     publication = Publication(
         "p", all_tables=False, schemas=(), operations=("insert",), via_root=False, tables=tables
     )
-    return Database(_TABLES, publication, tuple(known))
+    return Database(_TABLES, publication, tuple(known), tuple(every))
 
 
 def adopted(options: Mapping[str, str]) -> Adoption:
