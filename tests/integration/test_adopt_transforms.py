@@ -11,7 +11,9 @@ from cdcd.adapters.postgres.slot import create_slot_by_sql
 from cdcd.tools.adopt import settings
 from cdcd.tools.adopt.adoption import adopt, look_at_database
 from cdcd.tools.adopt.verdicts import Kind
+from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
+from tests.integration.created_topics import create_topics
 from tests.unit.tools.adopt.transforms_examples import CONNECT, UNWRAP, connector, topic_predicate
 
 
@@ -99,3 +101,37 @@ async def _create_slot(database: Database, name: str) -> None:
         await create_slot_by_sql(connection, name, failover=False)
     finally:
         await connection.close()
+
+
+def test_topics_of_events_come_from_rows_and_from_kafka(
+    database: Database, broker: KafkaBroker, unique: str
+) -> None:
+    # GIVEN an outbox with a row, a topic of events that went before it, and an outbox with a policy of its owner's
+    columns = "id int PRIMARY KEY, aggregatetype text, aggregateid text, payload text"
+    database.execute(
+        f"CREATE TABLE outbox ({columns}); INSERT INTO outbox VALUES (1, 'Order', 'a', 'b'); "
+        f"CREATE TABLE other ({columns}); INSERT INTO other VALUES (1, 'Secret', 'a', 'b'); "
+        "CREATE FUNCTION public.ran() RETURNS bool LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'it ran'; END$$; "
+        "ALTER TABLE other ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON other USING (public.ran()); "
+        f"CREATE ROLE {unique} LOGIN; GRANT SELECT ON outbox, other TO {unique}; "
+        "CREATE PUBLICATION dbz_publication FOR TABLE outbox, other"
+    )
+    create_topics(broker.bootstrap_servers, f"{unique}.Payment")
+    parameters = psycopg.conninfo.conninfo_to_dict(database.dsn())
+    options = connector(
+        {
+            "type": "io.debezium.transforms.outbox.EventRouter",
+            "route.topic.replacement": f"{unique}.${{routedByValue}}",
+        },
+        **{
+            f"database__{option}": unique if option == "user" else str(parameters[name])
+            for option, name in _CONNECTION.items()
+        },
+    )
+    # WHEN the connector is adopted by a role for which the policy holds
+    found = adopt(options, {"kafka.bootstrap_servers": broker.bootstrap_servers}, "f", look=look_at_database)
+    # THEN the list has the topic of the row and the existing one, and the policy has not run
+    assert found.not_asked is None
+    assert found.blocking == []
+    assert found.config.outbox.topics == (f"{unique}.Order", f"{unique}.Payment")
+    assert sorted(found.config.outbox.tables) == ["public.other", "public.outbox"]

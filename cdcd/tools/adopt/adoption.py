@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from cdcd.adapters.credentials.tokens import access
+from cdcd.adapters.kafka.admin import Admin
+from cdcd.adapters.kafka.client import split
 from cdcd.adapters.postgres.connection import connect, parse_dsn
 from cdcd.adapters.postgres.publication import Publication, PublishedTable, read_candidates, read_publication
 from cdcd.config.loading import Config
@@ -31,10 +34,13 @@ from cdcd.tools.adopt.reach import KnownTable
 from cdcd.tools.adopt.references import References
 from cdcd.tools.adopt.settings import Settings
 from cdcd.tools.adopt.tables import OPTIONS, Choice, Lists, choose, read_lists
+from cdcd.tools.adopt.transforms import routing_columns
 from cdcd.tools.adopt.verdicts import Kind, Verdict
 from cdcd.tools.operations.first_files import name_for, write
 
 _NAMED_MAX: Final = 5
+_KAFKA_S: Final = 10.0
+"""Seconds that Kafka may take to list its topics."""
 
 FOUND: Final = 10
 """The exit code if an option is impossible or unknown (`errors.EXIT_CODES`)."""
@@ -51,6 +57,7 @@ class Database:
         tables: every one that could be published, by schema and name.
         publication: the connector's; None: there is none.
         known: those that the connector captures, with their columns.
+        topics: those of Kafka, if an event router chooses among them and Kafka could be asked.
         unpublished: what could be published, but for partitioned tables, whose rows are in their partitions.
     """
 
@@ -58,6 +65,7 @@ class Database:
     publication: Publication | None
     known: tuple[KnownTable, ...]
     unpublished: tuple[PublishedTable, ...] = ()
+    topics: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +148,7 @@ class Adoption:
         return settings.missing_secrets(self.settings, self.references)
 
 
-Look = Callable[[Config, Sequence[str], Lists], Database]
+Look = Callable[[Config, Sequence[str], Lists, Collection[str]], Database]
 """Reads the database of a configuration, as `look_at_database` does."""
 
 
@@ -174,11 +182,11 @@ def adopt(
     if look is not None:
         missing = settings.missing_secrets(settings.nested(keys), references)
         try:
-            database = look(config, missing, lists)
+            database = look(config, missing, lists, routing_columns(options))
         except CdcdError as error:
             not_asked = error
     if database is not None:
-        findings = judge(options, references, database.known)
+        findings = judge(options, references, database.known, database.topics)
         findings = _with_name(findings, prefix) if is_unnamed else findings
     findings = _with_tables(
         findings, lists, choose(lists, None if database is None else database.tables), options
@@ -339,11 +347,14 @@ def _require(keys: Mapping[str, object]) -> None:
         )
 
 
-def look_at_database(config: Config, missing: Sequence[str], lists: Lists) -> Database:
+def look_at_database(
+    config: Config, missing: Sequence[str], lists: Lists, routing: Collection[str]
+) -> Database:
     """Read the connector's publication and tables.
 
     Args:
         missing: secrets that are not here, so that the database cannot be reached.
+        routing: columns whose values choose the topics of events.
 
     Raises CdcdError: the database cannot be read.
     """
@@ -353,10 +364,10 @@ def look_at_database(config: Config, missing: Sequence[str], lists: Lists) -> Da
             "not here.",
             hint="Set it in the environment of this command, and run it again; or compare by `cdcd check` later.",
         )
-    return asyncio.run(_ask(config, lists))
+    return asyncio.run(_ask(config, lists, routing))
 
 
-async def _ask(config: Config, lists: Lists) -> Database:
+async def _ask(config: Config, lists: Lists, routing: Collection[str]) -> Database:
     connection = await connect(
         parse_dsn(*config.postgres.access()),
         application_name=f"{config.name} adopt",
@@ -366,14 +377,24 @@ async def _ask(config: Config, lists: Lists) -> Database:
         publication = await read_publication(connection, config.postgres.publication)
         candidates = await read_candidates(connection)
         tables = [each.table for each in candidates] if publication is None else publication.tables
-        known = await read_known(connection, captured(tables, lists), config)
+        known = await read_known(connection, captured(tables, lists), config, routing)
     finally:
         await connection.close()
     names = dict.fromkeys((each.table.schema, each.table.name) for each in candidates)
     if publication is not None:
         names |= dict.fromkeys((table.schema, table.name) for table in publication.tables)
     leaves = tuple([each.table for each in candidates if each.table.oid not in each.ancestors])
-    return Database(tuple(names), publication, known, leaves)
+    topics = await asyncio.to_thread(_topics, config) if routing else frozenset[str]()
+    return Database(tuple(names), publication, known, leaves, topics)
+
+
+def _topics(config: Config) -> frozenset[str]:
+    """The topics of Kafka; none, if Kafka cannot be asked."""
+    try:
+        connection, _ = split(*access(config.kafka))
+        return frozenset(Admin(connection, _KAFKA_S).names())
+    except CdcdError:
+        return frozenset()
 
 
 def _with_tables(

@@ -275,6 +275,7 @@ class Course:
     Attributes:
         known: the captured tables; None: the database was not asked.
         has_schemas: records have Connect's schemas, whose names follow the topics.
+        existing: the topics that are there; empty if Kafka was not asked.
         flattening: the transform that has made rows of envelopes.
         passed_over: aliases of transforms without a counterpart, so that what follows them is judged without them.
         rerouted: alias of the transform behind which topics are not those of whole tables any more; "": there is none.
@@ -289,6 +290,7 @@ class Course:
     known: Known
     references: References
     has_schemas: bool
+    existing: frozenset[str] = frozenset()
     flattening: Transform | None = None
     passed_over: list[str] = field(default_factory=list)
     rerouted: str = ""

@@ -5,8 +5,11 @@ has more tables than the connector captures, cdcd needs one of its own. PostgreS
 if it existed when they were written: it must be there before the slot gets to its place in the WAL.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+import psycopg
 
 from cdcd.adapters.postgres import catalog
 from cdcd.adapters.postgres.connection import Connection
@@ -31,9 +34,15 @@ def captured(tables: Sequence[PublishedTable], lists: Lists) -> list[PublishedTa
 
 
 async def read_known(
-    connection: Connection, tables: Sequence[PublishedTable], config: Config
+    connection: Connection, tables: Sequence[PublishedTable], config: Config, routing: Collection[str]
 ) -> tuple[KnownTable, ...]:
-    """The tables with their columns and keys. Raises TransientError and SourceError."""
+    """The tables with their columns and keys.
+
+    Args:
+        routing: columns whose values choose the topics of events.
+
+    Raises TransientError and SourceError.
+    """
     oids = [each.oid for each in tables]
     relations = await catalog.relations(connection, oids)
     described = await catalog.describe(connection, oids)
@@ -53,10 +62,40 @@ async def read_known(
                         if form_under(forms, column.type_oid, column.type_modifier, types) == "text"
                     ]
                 ),
+                await _values(connection, each, routing) if routing else (),
             )
             for each in relations
         ]
     )
+
+
+_VALUES_MAX: Final = 100
+_VALUES_S: Final = 5
+"""Most values of a column that are read, and the time for one column."""
+
+
+async def _values(
+    connection: Connection, relation: Relation, routing: Collection[str]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The values of columns that choose topics, as far as rows with them are there.
+
+    A table that this role may not read, or cannot read in time, has none. Its policies are not run.
+    """
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for column in [column.name for column in relation.columns if column.name in routing]:
+        table = f"{identifier(relation.schema)}.{identifier(relation.name)}"
+        query = f"SELECT DISTINCT {identifier(column)}::text FROM ONLY {table} LIMIT {_VALUES_MAX}"  # noqa: S608  quoted
+        try:
+            async with connection.transaction():
+                await connection.execute(
+                    f"SET TRANSACTION READ ONLY; SET LOCAL row_security = off; "
+                    f"SET LOCAL statement_timeout = '{_VALUES_S}s'".encode()
+                )
+                rows = await (await connection.execute(query.encode())).fetchall()
+        except psycopg.Error:
+            continue
+        found.append((column, tuple([str(value) for (value,) in rows if value])))
+    return tuple(found)
 
 
 def _key(relation: Relation, table: TableDescription, keys: ChosenKeys) -> frozenset[str]:

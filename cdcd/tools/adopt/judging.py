@@ -316,14 +316,20 @@ def with_present_names(options: Mapping[str, str]) -> dict[str, str]:
     return {**present, **options}
 
 
-def judge(options: Mapping[str, str], references: References, known: Known = None) -> list[Finding]:
+def judge(
+    options: Mapping[str, str],
+    references: References,
+    known: Known = None,
+    existing: frozenset[str] = frozenset(),
+) -> list[Finding]:
     """The findings, in the order of the tables; what no table has comes last.
 
     Args:
         references: gets the variables that the findings' keys refer to.
         known: the captured tables, by which transforms are judged; None: the database was not asked.
+        existing: the topics that are there, among which event routers choose; empty if Kafka was not asked.
     """
-    transforms = judge_transforms(options, references, known)
+    transforms = judge_transforms(options, references, known, existing)
     found = [
         (option, _with_others(finding, options, transforms, known))
         for option, finding in (_judged(name, value, references) for name, value in options.items())
@@ -344,9 +350,44 @@ def _with_others(finding: Finding, options: Mapping[str, str], transforms: Judge
     if is_of_transforms(finding):
         verdict = of_option(finding.name, transforms, finding.verdict)
         return replace(finding, verdict=not_flattened(options, verdict))
+    if transforms.has_events_only and finding.name in _OF_EVENTS:
+        return replace(finding, verdict=_of_event_converter(finding, options))
     columns = of_columns(finding.name, options.get(finding.name, ""), known, finding.verdict)
     beside = of_overrides(finding.name, options, of_heartbeat(finding.name, options, columns))
     return replace(finding, verdict=of_converter(finding.name, options, beside))
+
+
+_OF_EVENTS: Final = ("key.converter", "value.converter")
+_AS_THEY_ARE: Final = (
+    "org.apache.kafka.connect.storage.stringconverter",
+    "org.apache.kafka.connect.converters.bytearrayconverter",
+    "io.debezium.converters.bytebufferconverter",
+    "io.debezium.converters.binarydataconverter",
+)
+"""Converters that write a text or bytes without anything around them, in lower case."""
+
+
+def _of_event_converter(finding: Finding, options: Mapping[str, str]) -> Verdict:
+    """The verdict on a converter of a connector whose records are all events of an outbox.
+
+    cdcd writes PostgreSQL's text of key and payload, or the bytes of a bytea.
+    """
+    part, converter = finding.name.partition(".")[0], options.get(finding.name, "").strip().lower()
+    if converter in _AS_THEY_ARE:
+        return same(f"The {part} of an event is the text of its column, or the bytes of a bytea.")
+    is_json = converter == "org.apache.kafka.connect.json.jsonconverter"
+    if is_json and part == "key":
+        return differs(
+            "The key of an event is the text of its column, without JSON's quotes and without a schema. So keys have "
+            "other bytes and go to other partitions: let consumers read everything before the takeover, if the order "
+            "of events of one key matters to them."
+        )
+    if is_json:
+        return differs(
+            "The value of an event is the payload as it is: JSON stays JSON, as with table.expand.json.payload, and a "
+            "text has no quotes around it. There is no schema around it."
+        )
+    return finding.verdict
 
 
 def _agreed(findings: list[Finding]) -> list[Finding]:

@@ -109,6 +109,7 @@ class KnownTable:
         columns: in their order.
         key: columns that make the keys of its records.
         texts: columns whose values are texts in records.
+        values: for columns that choose the topics of events, the values that rows have now.
     """
 
     schema: str
@@ -116,6 +117,7 @@ class KnownTable:
     columns: tuple[str, ...]
     key: frozenset[str] = frozenset()
     texts: frozenset[str] = frozenset()
+    values: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def qualified(self) -> str:

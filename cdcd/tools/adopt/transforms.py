@@ -35,7 +35,7 @@ from cdcd.tools.adopt.transforms_fields import (
     translated,
 )
 from cdcd.tools.adopt.transforms_rows import drop, filter_rows, partition, route_rows
-from cdcd.tools.adopt.transforms_topics import LOGICAL_ROUTERS, OUTBOX, REGEX_ROUTER, outbox, route
+from cdcd.tools.adopt.transforms_topics import LOGICAL_ROUTERS, OUTBOX, REGEX_ROUTER, ROUTED_BY, outbox, route
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, same
 
 _REACHABLE: Final = "Run the command where the database can be reached."
@@ -197,12 +197,14 @@ class Judged:
         by_alias: the verdict on each transform, which is that of its option `type`.
         flattening: the alias of the transform whose options `event_flattening` has; "": none.
         flattening_options: the options of that transform.
+        has_events_only: an event router gets all records, so that no record is a change of a table.
     """
 
     whole: Verdict
     by_alias: Mapping[str, Verdict]
     flattening: str
     flattening_options: Mapping[str, str]
+    has_events_only: bool = False
 
 
 def read(options: Mapping[str, str]) -> tuple[Transform, ...]:
@@ -224,16 +226,35 @@ def _transform(alias: str, options: Mapping[str, str]) -> Transform:
     return Transform(alias, FLATTENING if kind == _FORMER_FLATTENING else kind, own)
 
 
-def judge_transforms(options: Mapping[str, str], references: References, known: Known) -> Judged:
+def routing_columns(options: Mapping[str, str]) -> frozenset[str]:
+    """The columns whose values choose the topics of events, by the event routers among the transforms."""
+    return frozenset(
+        [
+            each.options.get("route.by.field", "").strip() or ROUTED_BY
+            for each in read(options)
+            if each.type == OUTBOX
+        ]
+    )
+
+
+def judge_transforms(
+    options: Mapping[str, str],
+    references: References,
+    known: Known,
+    existing: frozenset[str] = frozenset(),
+) -> Judged:
     """What becomes of each transform.
 
     Args:
         references: gets the variables that constants refer to.
         known: the captured tables; None: the database was not asked.
+        existing: the topics that are there; empty if Kafka was not asked.
     """
     transforms = read(options)
     prefix = options.get("topic.prefix", options.get("database.server.name", "")).strip()
-    course = Course(options, transforms, TopicCourse(prefix, known), known, references, _has_schemas(options))
+    course = Course(
+        options, transforms, TopicCourse(prefix, known), known, references, _has_schemas(options), existing
+    )
     found: dict[str, Verdict] = {}
     flattening = ""
     for each in transforms:
@@ -248,7 +269,8 @@ def judge_transforms(options: Mapping[str, str], references: References, known: 
         if is_lost and not (each.type in TRANSFORMS and TRANSFORMS[each.type].keeps_names):
             course.passed_over.append(each.alias)
     of_flattening = next((each.options for each in transforms if each.alias == flattening), {})
-    return Judged(_whole(transforms), found, flattening, of_flattening)
+    has_events_only = any(each.type == OUTBOX and not each.options.get("predicate") for each in transforms)
+    return Judged(_whole(transforms), found, flattening, of_flattening, has_events_only)
 
 
 def _reroutes(transform: Transform, *, is_followed: bool) -> bool:

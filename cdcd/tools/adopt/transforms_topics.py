@@ -4,12 +4,14 @@ Routers follow each other, so what counts is where a topic ends up: the last of 
 EventRouter becomes `outbox`, whose keys a person completes if the router has no list of topics.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from cdcd.config.sections.outbox import may_be_of_a_table
+from cdcd.core.catalog.routing import equivalent, unchecked_topic
 from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Transform, UnnamedError
-from cdcd.tools.adopt.reach import Router, compiled
+from cdcd.tools.adopt.reach import Reach, Router, compiled
 from cdcd.tools.adopt.transforms_fields import translated
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs
 
@@ -130,30 +132,93 @@ OUTBOX: Final = f"{DEBEZIUM}outbox.eventrouter"
 def outbox(transform: Transform, course: Course) -> Verdict:
     """EventRouter: what to write into `outbox`, as far as the options say it."""
     reach = course.reach(transform, skips_tombstones=True)
-    topic = _topic(transform)
+    topic, route_by = _topic(transform), transform.text("route.by.field", ROUTED_BY)
     columns: dict[str, object] = {
         "topic": topic,
-        "route_by": transform.text("route.by.field", "aggregatetype"),
+        "route_by": route_by,
         "event_id": transform.text("table.field.event.id", "id"),
         "key": transform.text("table.field.event.key", "aggregateid"),
         "payload": transform.text("table.field.event.payload", "payload"),
     }
     if headers := _headers(transform):
         columns["headers"] = headers
-    topics = [topic if _VALUE not in topic else topic.replace(_VALUE, _FILL_IN)]
-    keys = {"outbox.topics": topics, "outbox.tables": {reach.single or f"{_FILL_IN}.{_FILL_IN}": columns}}
+    tables = [each.pattern for each in reach.tables(course.known)] or [reach.single or ""]
+    topics = [topic] if _VALUE not in topic else _event_topics(topic, route_by, reach, course)
     rest = _rest(transform)
-    if reach.single and _VALUE not in topic and not rest:
+    if all(tables) and topics and not rest:
+        later = _LATER if _VALUE in topic else ""
         return differs(
-            f"outbox.topics and outbox.tables: rows of {reach.single} are events in topic {topic} (docs/outbox.md).",
-            **{name.replace(".", "__"): value for name, value in keys.items()},
+            f"outbox.topics and outbox.tables: rows of {' and '.join(tables)} are events in {_listed(topics)} "
+            f"(docs/outbox.md).{later}{_time_of(transform)}",
+            outbox__topics=topics,
+            outbox__tables=dict.fromkeys(tables, columns),
         )
+    keys = {
+        "outbox.topics": topics or [topic.replace(_VALUE, _FILL_IN)],
+        "outbox.tables": dict.fromkeys([each or f"{_FILL_IN}.{_FILL_IN}" for each in tables], columns),
+    }
     raise RefusedError(
-        "cdcd publishes events only to topics of a list, and no option of the router names them. The keys of `outbox` "
+        f"{_why(rest, topics)} The keys of `outbox` "
         f"are at the end of the written file as comments. Write topics (and the table) in place of {_FILL_IN}, "
-        f"remove the `# ` (docs/outbox.md), and accept this option.{rest} Do not take over before that: events would "
+        "remove the `# ` (docs/outbox.md), and accept this option. Do not take over before that: events would "
         "be rows in the topic of the table.",
         keys,
+    )
+
+
+def _why(rest: str, topics: list[str]) -> str:
+    if rest and topics:
+        return rest
+    unnamed = "cdcd publishes events only to topics of a list, and nothing names the topics of this router."
+    return " ".join([unnamed, *[rest] * bool(rest)])
+
+
+ROUTED_BY: Final = "aggregatetype"
+"""The column whose value is in the topic of an event, if the router names no other one."""
+
+_LATER: Final = (
+    " These are the topics that exist or that rows name. Add a later topic before its first event: cdcd refuses an "
+    "event for a topic that the list does not have (outbox.refused), and its row is a record in the table's topic."
+)
+_TOPICS_MAX: Final = 100
+_SHOWN_MAX: Final = 5
+
+
+def _event_topics(template: str, route_by: str, reach: Reach, course: Course) -> list[str]:
+    """The topics of events that exist, or that rows of the outbox name; []: there are none, or too many.
+
+    The template alone, `{value}`, fits every topic of the cluster. Then rows alone count.
+    """
+    before, _, after = template.partition(_VALUE)
+    named = [
+        unchecked_topic(template.replace(_VALUE, value))
+        for table in reach.tables(course.known)
+        for column, values in table.values
+        if column == route_by
+        for value in values
+    ]
+    if before or after:
+        fitting = re.compile(f"{re.escape(before)}.+{re.escape(after)}")
+        named += [topic for topic in sorted(course.existing) if fitting.fullmatch(topic)]
+    found: dict[str, str] = {}
+    for topic in named:
+        if not may_be_of_a_table(topic, course.prefix):
+            found.setdefault(equivalent(topic), topic)
+    return list(found.values()) if len(found) <= _TOPICS_MAX else []
+
+
+def _listed(topics: list[str]) -> str:
+    shown = ", ".join(topics[:_SHOWN_MAX])
+    return shown if len(topics) <= _SHOWN_MAX else f"{shown} and {len(topics) - _SHOWN_MAX} more"
+
+
+def _time_of(transform: Transform) -> str:
+    column = transform.text("table.field.event.timestamp")
+    if not column:
+        return ""
+    return (
+        f" Records have the time at which cdcd writes them, and not that of {column}: write the column into headers if "
+        "consumers read it."
     )
 
 
@@ -186,7 +251,6 @@ def _rest(transform: Transform) -> str:
         name
         for name in (
             "route.topic.regex",
-            "table.field.event.timestamp",
             "table.field.event.schema.version",
         )
         if transform.text(name)
@@ -196,4 +260,4 @@ def _rest(transform: Transform) -> str:
         for each in transform.texts("table.fields.additional.placement")
         if each.split(":")[1:2] != ["header"]
     ]
-    return f" There is no counterpart for {', '.join(lost)}." if lost else ""
+    return f"cdcd has no counterpart for {', '.join(lost)}." if lost else ""

@@ -197,7 +197,7 @@ def with_database(*tables: PublishedTable, **given: str) -> Adoption:
         options,
         {"kafka.bootstrap_servers": "kafka:9092"},
         "f",
-        look=lambda _config, _missing, _lists: database,
+        look=lambda *_: database,
     )
 
 

@@ -1,9 +1,14 @@
 """Routers of topics: a template where it says the same of every table, else today's tables, else why not."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import pytest
 
+from cdcd.tools.adopt.judging import judge
 from cdcd.tools.adopt.reach import KnownTable
-from cdcd.tools.adopt.verdicts import Kind
+from cdcd.tools.adopt.references import References
+from cdcd.tools.adopt.verdicts import Kind, Verdict
 from tests.unit.tools.adopt.transforms_examples import (
     CONNECT,
     DEBEZIUM,
@@ -193,3 +198,105 @@ def test_what_cannot_be_read_stands_in_the_way(given: dict[str, str], kind: Kind
 def test_a_prefix_that_stands_elsewhere_is_unknown() -> None:
     options = connector(router("(.*)", "$1-v2"), topic__prefix="${file:/a:b}")
     assert verdicts(options, KNOWN)["a"].kind is Kind.UNKNOWN
+
+
+def outbox(**given: str) -> dict[str, str]:
+    return {
+        "type": f"{DEBEZIUM}outbox.EventRouter",
+        **{name.replace("__", "."): value for name, value in given.items()},
+    }
+
+
+def _tables(verdict: Verdict) -> Mapping[str, object]:
+    found = verdict.keys["outbox.tables"]
+    assert isinstance(found, Mapping)
+    return found
+
+
+def outbox_table(*values: str) -> KnownTable:
+    columns = ("id", "aggregatetype", "aggregateid", "type", "payload", "created_at")
+    return KnownTable("public", "outbox", columns, frozenset({"id"}), values=(("aggregatetype", values),))
+
+
+def _beside_tables(option: str, converter: str) -> Kind:
+    """The verdict on a converter that writes changes of tables too."""
+    if converter.endswith("JsonConverter"):
+        return Kind.SAME
+    is_text = option == "key.converter" and converter.endswith("StringConverter")
+    return Kind.DIFFERENT if is_text else Kind.IMPOSSIBLE
+
+
+EXISTING = frozenset({"outbox.event.Order", "outbox.event.Payment", "other", "inventory.public.outbox"})
+
+
+def test_topics_of_events_are_those_that_exist_or_that_rows_name() -> None:
+    found = {
+        each.name: each.verdict
+        for each in judge(connector(outbox()), References(), (outbox_table("Order", "Refund"),), EXISTING)
+    }["transforms.a.type"]
+    assert found.kind is Kind.DIFFERENT
+    assert found.keys["outbox.topics"] == [
+        "outbox.event.Order",
+        "outbox.event.Refund",
+        "outbox.event.Payment",
+    ]
+    assert sorted(_tables(found)) == ["public.outbox"]
+    assert "Add a later topic before its first event" in found.why
+
+
+@pytest.mark.parametrize(
+    ("router", "table", "topics"),
+    [
+        # Every topic of the cluster fits a template without a text of its own.
+        ({"route__topic__replacement": "${routedByValue}"}, outbox_table(), None),
+        ({"route__topic__replacement": "${routedByValue}"}, outbox_table("orders"), ["orders"]),
+        ({"route__topic__replacement": "${routedByValue}"}, outbox_table("inventory.public.x"), None),
+        ({"route__topic__replacement": "none.${routedByValue}"}, outbox_table(), None),
+        ({"route__by__field": "type"}, outbox_table("x"), ["outbox.event.Order", "outbox.event.Payment"]),
+        ({}, outbox_table(*[str(number) for number in range(101)]), None),
+    ],
+)
+def test_topics_of_events_that_nothing_names_are_for_a_person(
+    router: dict[str, str], table: KnownTable, topics: list[str] | None
+) -> None:
+    found = {
+        each.name: each.verdict
+        for each in judge(connector(outbox(**router)), References(), (table,), EXISTING)
+    }["transforms.a.type"]
+    assert (found.kind, found.keys.get("outbox.topics")) == (
+        Kind.IMPOSSIBLE if topics is None else Kind.DIFFERENT,
+        topics,
+    )
+
+
+def test_every_captured_table_is_an_outbox_if_all_records_are_events() -> None:
+    tables = outbox_table("Order"), replace(outbox_table(), name="outbox_2")
+    options = connector(outbox(table__field__event__timestamp="created_at"))
+    found = verdicts(options, tables)["a"]
+    assert sorted(_tables(found)) == ["public.outbox", "public.outbox_2"]
+    assert "not that of created_at" in found.why
+    assert config(options, tables).outbox.topics == ("outbox.event.Order",)
+
+
+@pytest.mark.parametrize(
+    ("converter", "kind"),
+    [
+        ("org.apache.kafka.connect.storage.StringConverter", Kind.SAME),
+        ("io.debezium.converters.ByteBufferConverter", Kind.SAME),
+        ("org.apache.kafka.connect.json.JsonConverter", Kind.DIFFERENT),
+        ("com.example.Own", Kind.IMPOSSIBLE),
+    ],
+)
+def test_converters_of_events_write_what_the_columns_have(converter: str, kind: Kind) -> None:
+    for name in ("key.converter", "value.converter"):
+        for options, expected in (
+            (connector(outbox(), **{name: converter}), kind),
+            (
+                connector(
+                    outbox(predicate="p"), **{name: converter}, **topic_predicate("inventory.public.outbox")
+                ),
+                _beside_tables(name, converter),
+            ),
+        ):
+            found = {each.name: each.verdict for each in judge(options, References(), (outbox_table("a"),))}
+            assert found[name].kind is expected

@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +48,8 @@ _COLUMNS: Final = (
 )
 _TEXTS: Final = frozenset(_COLUMNS) - {"id", "total", "created_at", "updated_at", "timestamp"}
 _NAMES: Final = ("customers", "orders", "products", "inventory", "outbox", "message", "signals", "heartbeat")
+_EVENTS: Final = ("order", "payment")
+"""The values that rows of an outbox have in the column that chooses the topic."""
 _TABLES: Final = tuple(
     [
         (schema, name)
@@ -68,14 +70,21 @@ def _shared(name: str) -> Mapping[str, str]:
     return {} if name.startswith("server-") else _SHARED
 
 
-def _look(_config: Config, _missing: Sequence[str], lists: Lists) -> Database:
+def _look(_config: Config, _missing: Sequence[str], lists: Lists, routing: Collection[str]) -> Database:
     every = [
         PublishedTable(oid, schema, name, replica_identity="d", has_identity=True, has_primary_key=True)
         for oid, (schema, name) in enumerate(_TABLES, 16384)
     ]
     tables = tuple(captured(every, lists))
     known = [
-        KnownTable(each.schema, each.name, (*_COLUMNS, f"{each.name}_id"), frozenset({"id"}), _TEXTS)
+        KnownTable(
+            each.schema,
+            each.name,
+            (*_COLUMNS, f"{each.name}_id"),
+            frozenset({"id"}),
+            _TEXTS,
+            tuple([(column, _EVENTS) for column in routing]),
+        )
         for each in tables
     ]
     publication = Publication(
