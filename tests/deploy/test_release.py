@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from cdcd import __version__
-from deploy.debian import SUITES, Debian, why_not
+from deploy.debian import Debian, why_not
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker, PostgresServer, free_port
 from deploy.local.cache import REPOSITORY, run
-from deploy.release.wheels import install
+from deploy.release.wheels import VERSIONS, bare_debian, install, interpreters, why_not_bare
 from tests.deploy.programs import program
 from tests.integration.daemon import until
 
@@ -100,8 +100,7 @@ def broker(scratch: Path) -> Iterator[KafkaBroker]:
         yield server
 
 
-@needs_debian
-@pytest.mark.parametrize("version", SUITES)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_compiled_wheel_delivers_where_there_is_no_compiler(
     version: str, postgres: PostgresServer, broker: KafkaBroker, tmp_path: Path
 ) -> None:
@@ -110,10 +109,13 @@ def test_a_compiled_wheel_delivers_where_there_is_no_compiler(
     wheels = list((REPOSITORY / "dist").glob(f"cdcd-{__version__}-{tag}-{tag}-manylinux*.whl"))
     if not wheels:
         pytest.skip(f"dist/ has no wheel for Python {version} (make release PARTS=source,wheels)")
+    here = interpreters().get(version)
+    if reason := why_not_bare(version, here):
+        pytest.skip(reason)
     name = f"wheel{version.replace('.', '')}"
     postgres.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, note text)")
-    with Debian(SUITES[version]) as debian:
-        install(debian, wheels[0])
+    with bare_debian(version, here) as (debian, python):
+        install(debian, python, wheels[0])
         assert "(compiled)" in debian.run("/opt/cdcd/bin/cdcd", "version")
         config = {
             "name": name,
