@@ -32,7 +32,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "tail": "Show changes as they come, from the topics or a slot.",
     "trace": "Follow one row to its records in Kafka.",
     "bench": "Measure what a daemon reaches between your servers.",
-    "record": "Record the stream into files, by a temporary slot.",
+    "record": "Record the stream of a temporary slot into files.",
     "replay": "Replay a recording through the engine, or make it pseudonymous.",
     "verify": "Compare the topics, or a mirror, with the tables at one moment.",
     "drop": "Remove the slot and everything else that a pipeline left.",

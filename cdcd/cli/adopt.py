@@ -29,10 +29,12 @@ _COLUMNS_MAX: Final = 100
     type=click.Path(path_type=Path),
     default="cdcd.yaml",
     show_default=True,
-    help="The configuration that is written.",
+    help="File to which the configuration is written.",
 )
 @click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
-@click.option("--kafka", metavar="HOST:PORT", help="Kafka's brokers, with commas between.")
+@click.option(
+    "--kafka", metavar="HOST:PORT", help="Addresses of Kafka's brokers (host:port), separated by commas."
+)
 @click.option(
     "--worker",
     type=click.Path(path_type=Path),
@@ -84,11 +86,11 @@ def command(
 
     SOURCE is the connector's .properties or .json file, or its URL at Kafka Connect:
     http://connect:8083/connectors/NAME. Writes cdcd.yaml, and lists each option of the connector as same, different
-    or impossible, with the reason. The file has only references to secrets, and the output shows none. Without
-    --takeover, the command changes nothing else.
+    or impossible, with the reason. The file refers to secrets by name, and the output shows no secret.
 
-    --takeover needs the URL. It creates a publication if cdcd needs another one, stops the connector, reads its offset,
-    and compares the slot with the topics. If it was interrupted, run it again.
+    Without --takeover, the command changes nothing else. --takeover needs the connector's URL. It creates a
+    publication if cdcd needs another one, stops the connector, reads its offset, and compares the slot with the
+    topics. If it was interrupted, run it again.
 
     \b
     Exits with
@@ -106,7 +108,7 @@ def command(
             "--takeover needs the connector's URL, to stop it: http://connect:8083/connectors/NAME"
         )
     if takeover and offline:
-        raise click.UsageError("--takeover asks the database, so --offline cannot be given with it.")
+        raise click.UsageError("--takeover needs the database, so remove --offline.")
     for option, is_given in (("--accept", accepted), ("--accept-gap", accept_gap), ("--run", runs)):
         if is_given and not takeover:
             raise click.UsageError(f"{option} needs --takeover")

@@ -28,16 +28,21 @@ from cdcd.cli.output import say
     type=click.IntRange(1, 1_000_000),
     default=200,
     show_default=True,
-    help="Bytes of text in each row.",
+    help="Size of the text in each written row, in bytes.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--remove", default="", metavar="NAME", help="Remove everything that a killed run has left.")
+@click.option(
+    "--remove",
+    default="",
+    metavar="NAME",
+    help="Remove the objects that an earlier run left because it was killed.",
+)
 def command(file: Path, *, rows: int, rows_each: int, row_bytes: int, yes: bool, remove: str) -> int:
     """Measure what a daemon reaches between your servers.
 
     Creates a schema with a table, a publication, a slot and topics, writes rows, runs a daemon with your configuration
-    under other names, and removes everything again. Prints rows a second, CPU, memory, bytes and latency. Shows the
-    plan first, and asks for a confirmation.
+    under other names, and removes everything again. Prints rows per second, CPU, memory, bytes and latency
+    of this daemon. Shows the plan first, and asks for a confirmation.
 
     The role of the configuration needs CREATE on the database and REPLICATION. Do not run this command on servers
     where additional WAL or load would do harm.

@@ -35,7 +35,7 @@ def command(
     and exits with 2.
     """
     if changed + schema + reference + (examples is not None) > 1:
-        raise click.UsageError("Give one of --changed, --schema, --reference and --examples.")
+        raise click.UsageError("Use only one of --changed, --schema, --reference and --examples.")
     if file is None and not (schema or reference or examples):
         raise click.UsageError("Missing option '--config'.")
 

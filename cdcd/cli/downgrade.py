@@ -17,9 +17,9 @@ from cdcd.cli.output import say
 def command(file: Path, yes: bool) -> int:
     """Let the previous version continue a stopped pipeline.
 
-    Versions that know only checkpoint format 1 refuse format 2. This command writes the checkpoint in format 1. Stop
-    all instances first. Without --yes, it only shows the position at which the former version would continue. A later
-    upgrade needs no preparation.
+    Older versions of cdcd read only checkpoint format 1 and refuse format 2. This command writes the checkpoint in
+    format 1. Stop all instances first. Without --yes, it only shows the position at which the former version would
+    continue. A later upgrade needs no preparation.
 
     \b
     Exits with

@@ -44,19 +44,20 @@ def command() -> None:
 @click.option(
     "--accept-lower-lsns",
     is_flag=True,
-    help="Continue although LSNs of the new server are lower. Safe if no consumer orders by LSN.",
+    help="Continue although the LSNs of the new server are lower than those of the former server. This is safe if no "
+    "consumer orders records by LSN.",
 )
 @click.option(
     "--accept-same-oids",
     is_flag=True,
-    help="Continue although tables have the same oid on both servers, and other columns. Safe if no mirror reads the "
-    "topics.",
+    help="Continue although a table of the new server has the oid of a former table, and its columns differ. This is "
+    "safe if no mirror reads the topics.",
 )
 @click.option(
     "--accept-other-numbers",
     is_flag=True,
-    help="Continue although columns have other numbers, which Protobuf uses. Safe if programs use the schema of each "
-    "record.",
+    help="Continue although columns have other attribute numbers on the new server. Protobuf uses them as field "
+    "numbers. This is safe if consumers read each record by the schema that it names.",
 )
 def prepare(
     *,
@@ -95,7 +96,7 @@ def prepare(
         former, new, subscription, wait_s, accept_lower_lsns, accept_same_oids, accept_other_numbers
     )
     seal = run(wanted, say)
-    say(f"Sealed at {Lsn(seal.fence_lsn)} of the former server (token {seal.token}).")
+    say(f"The pipeline is sealed at {Lsn(seal.fence_lsn)} of the former server (token {seal.token}).")
     say(f"Next: {cdcd('handover', 'adopt', '--config', new_file)}")
     return 0
 
@@ -105,7 +106,8 @@ def prepare(
 @click.option(
     "--deliver-writes",
     is_flag=True,
-    help="Continue although there were writes in between, if cdcd can deliver all of them from the new server.",
+    help="Continue although rows were written between the seal and the switch, if cdcd can deliver all of them from "
+    "the new server.",
 )
 def adopt(file: Path, deliver_writes: bool) -> int:
     """Let the pipeline continue from the new server, if nothing was written in between.

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 _PLAN = """\
 `cdcd heal` would create the slot {slot} again, and compare each topic of the pipeline {name} with its table at the
-slot's first position. Each difference becomes a record: deletes, updates, inserts. If a topic cannot be compared
-reliably, a truncate record ends the former rows, and the table is read again. Changes since the last delivery that
-were undone or overwritten have no records.
+slot's first position. Each difference becomes a record: a delete, an update or an insert. If a topic cannot be compared
+reliably, a truncate record ends the former rows, and the table is read again. A change has no record if it was made
+after the last delivery and was undone or overwritten since.
 
 Nothing was changed. Stop the daemon, and run the command with --yes.
 """

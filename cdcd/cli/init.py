@@ -16,7 +16,9 @@ T = TypeVar("T")
 @click.option(
     "--dsn", metavar="DSN", help="The database, as a role that may read its catalog: postgresql://..."
 )
-@click.option("--kafka", metavar="HOST:PORT", help="Kafka's brokers, with commas between.")
+@click.option(
+    "--kafka", metavar="HOST:PORT", help="Addresses of Kafka's brokers (host:port), separated by commas."
+)
 @click.option("--name", metavar="NAME", help="Name of the pipeline. [default: the name of the database]")
 @click.option("--role", metavar="ROLE", help="The role that cdcd will connect as.  [default: cdcd]")
 @click.option(
@@ -32,7 +34,11 @@ T = TypeVar("T")
 @click.option(
     "--sql", type=click.Path(path_type=Path), default="cdcd.sql", show_default=True, help="The SQL."
 )
-@click.option("--no-input", is_flag=True, help="Ask no questions. Use the options and their defaults.")
+@click.option(
+    "--no-input",
+    is_flag=True,
+    help="Ask no questions: use the options, and the default of each missing option.",
+)
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 def command(
     *,
@@ -74,7 +80,7 @@ def command(
     kafka = asker.ask("--kafka", kafka, "Kafka's brokers", None)
     brokers, why = first_files.count_brokers(kafka)
     if why:
-        say(f"note: {why}. The configuration is written nevertheless.", err=True)
+        say(f"note: {why}. The configuration was written although the database did not answer.", err=True)
     answers = first_files.Answers(
         name,
         first_files.pipeline_dsn(dsn, role, found),

@@ -51,7 +51,7 @@ _PIPE_COLUMNS: Final = 160
 @click.option(
     "--consistent",
     is_flag=True,
-    help="Move all tables together from one commit LSN to the next, like batches.consistent.",
+    help="Move all tables together from one commit LSN to the next, as batches.consistent: true does.",
 )
 @click.option(
     "--snapshot",
@@ -59,7 +59,7 @@ _PIPE_COLUMNS: Final = 160
     multiple=True,
     metavar="SCHEMA.TABLE",
     help="Before the first batch, read this whole table from its database with Spark's executors, and replace the "
-    "mirror's table. The mirror then continues with its changes. May be repeated. Needs --source.",
+    "mirror's table. The mirror then continues with the changes of this table. May be repeated. Needs --source.",
 )
 @click.option(
     "--replay-quarantine",
@@ -288,7 +288,9 @@ def session_for(
     show_default=True,
     help="Output format: lines for people, or a JSON object for programs.",
 )
-@click.option("--kafka", is_flag=True, help="Also read from Kafka how many records each table lacks.")
+@click.option(
+    "--kafka", is_flag=True, help="Also ask Kafka how many records each table has not received yet."
+)
 @click.pass_context
 def status(context: click.Context, file: Path | None, *, form: str, kafka: bool) -> int:
     """Show what each table has, and what stopped it, also while the mirror is down.
@@ -400,7 +402,11 @@ def _refuse_options(context: click.Context) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         if name != "file" and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"{parameter.opts[0]} is not for {context.invoked_subcommand}.", context)
+            raise click.UsageError(
+                f"The option {parameter.opts[0]} does not belong to the command "
+                f"{context.invoked_subcommand}.",
+                context,
+            )
 
 
 def _given(file: Path | None) -> Path:

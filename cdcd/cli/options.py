@@ -36,7 +36,7 @@ def config_option(
     return click.option(
         "--config",
         "file",
-        # Whether the file is there and readable is said by the loader, which knows what to do about it.
+        # Whether the file is there and readable is said by the loader, which knows instruction to remove the cause.
         type=click.Path(path_type=Path),
         metavar="FILE",
         required=required,
@@ -53,7 +53,7 @@ def url_option() -> Callable[[Function], Function]:
         default="",
         metavar="URL",
         callback=_checked_url,
-        help="The daemon's HTTP, if it is not on this machine: http://host:9464",
+        help="Address of the daemon's HTTP server, if the daemon runs on another machine: http://host:9464",
     )
 
 

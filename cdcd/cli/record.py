@@ -23,7 +23,7 @@ from cdcd.cli.output import say
     "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="N", help="End after N seconds."
 )
 def command(file: Path, folder: Path, seconds: float | None) -> int:
-    """Record the stream into files, by a temporary slot.
+    """Record the stream of a temporary slot into files.
 
     It records all changes that are committed from now on. The publication must exist. It needs neither Kafka nor a
     daemon, and drops the slot when it ends. To record a running daemon, set `record.directory` in its configuration

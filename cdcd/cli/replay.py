@@ -16,8 +16,8 @@ from cdcd.cli.output import say
     "file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Produce the records of a daemon with this configuration. Without this option: those of the daemon that "
-    "recorded.",
+    help="Produce the records that a daemon with this configuration would write. Without this option, the records are "
+    "those of the daemon that made the recording.",
 )
 @click.option(
     "--output",

@@ -132,7 +132,7 @@ def cancel(file: Path, tables: tuple[str, ...]) -> int:
     show_default=True,
     help="Output format: a table for people, or a JSON object for programs.",
 )
-@click.option("--watch", is_flag=True, help="Repeat every second until all tables are read.")
+@click.option("--watch", is_flag=True, help="Print the progress every second until all tables are read.")
 def status(file: Path, form: str, watch: bool) -> int:
     """Show every table that is read, waits or was read, by what is committed in Kafka.
 
@@ -166,7 +166,7 @@ def _load(file: Path) -> "Config":
 
 def _ask(file: Path, **fields: Any) -> int:
     _, position = _send(_load(file), **fields)
-    say(f"requested at {position}; `cdcd snapshot status` shows the progress")
+    say(f"The request is in the WAL at {position}. `cdcd snapshot status` shows the progress")
     return 0
 
 

@@ -35,9 +35,9 @@ FOUND_NOTHING = 10
 def command(file: Path, *, last: int, mirror: TextIO | None, table: str, key: tuple[str, ...]) -> int:
     """Follow one row to its records in Kafka.
 
-    Shows whether the table is published, its filter and route, and each record of the row: LSN, transaction, time,
-    topic, partition and offset. If there is no record, shows possible reasons. KEY is the value of the key as
-    records have it, COLUMN=VALUE for each column of the key, or the key as JSON.
+    Shows whether the table is published, which filter and route it has, and each record of the row: LSN, transaction,
+    time, topic, partition and offset. If there is no record, the command shows possible reasons. Give KEY as the value
+    that records have, as COLUMN=VALUE for each column of the key, or as JSON.
 
     \b
       cdcd trace public.orders 5

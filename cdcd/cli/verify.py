@@ -51,19 +51,19 @@ _FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "di
     "tables",
     multiple=True,
     metavar="SCHEMA.TABLE",
-    help="Only this table; * and ? stand for any characters and for one. May be repeated.",
+    help="Compare only this table. * stands for any characters, ? for one character. May be repeated.",
 )
 @click.option(
     "--since",
     metavar="LSN",
-    help="Only rows with a record after this LSN, such as 0/16B3748.",
+    help="Compare only rows that have a record after this LSN, such as 0/16B3748.",
 )
 @click.option(
     "--sample",
     type=click.FloatRange(min=0, max=100, min_open=True),
     default=100.0,
     metavar="PERCENT",
-    help="Percentage of the pages of each table to read, other pages each time. [default: 100]",
+    help="Percentage of the pages of each table to read. Each comparison draws other pages. [default: 100]",
 )
 @click.option(
     "--rate",
@@ -97,7 +97,8 @@ _FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "di
     default=10,
     show_default=True,
     metavar="N",
-    help="Number of differences to show for each table. The report counts all of them.",
+    help="Number of differences to show for each table. The report counts all differences, also those that it does "
+    "not show.",
 )
 @click.option(
     "--repair",
@@ -124,7 +125,7 @@ _FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "di
     default=9465,
     show_default=True,
     metavar="PORT",
-    help="With --continuous: port of /metrics and /healthz, at the host in http.host; 0: any free one.",
+    help="With --continuous: port of /metrics and /healthz, on the address in http.host. 0: any free port.",
 )
 @click.option("--no-values", is_flag=True, help="Show keys and names of columns, but no values.")
 @click.option(
@@ -218,7 +219,7 @@ def _check_target(target: str, mirror_file: Path | None, file: Path) -> None:
     """UsageError: an option is not for this target."""
     if target == "topics":
         if mirror_file is not None:
-            raise click.UsageError("--mirror is for --target mirror.")
+            raise click.UsageError("--mirror works only with --target mirror.")
         return
     context = click.get_current_context()
 
@@ -227,12 +228,12 @@ def _check_target(target: str, mirror_file: Path | None, file: Path) -> None:
 
     if is_given("repair"):
         raise click.UsageError(
-            "--repair is for --target topics. To read a table of the mirror again, stop the mirror, and: "
+            "--repair works only with --target topics. To read a table of the mirror again, stop the mirror, and: "
             f"{cdcd('mirror', '--config', mirror_file or 'FILE', '--snapshot', 'SCHEMA.TABLE', '--source', file)}"
         )
     for parameter in context.command.params:
         if parameter.name in _FOR_TOPICS and is_given(parameter.name):
-            raise click.UsageError(f"{parameter.opts[0]} is for --target topics.")
+            raise click.UsageError(f"{parameter.opts[0]} works only with --target topics.")
     if mirror_file is None:
         raise click.UsageError("--target mirror needs --mirror FILE, the mirror's configuration.")
 
@@ -358,7 +359,10 @@ def _repair(config: "Config", report: "Report", timeout_s: float, notice: "Calla
         request = f"verify-{os.urandom(4).hex()}"
         asked_for = Signal("start", (table,), where=where, request=request, pipeline=config.name)
         asked.append((request, ask(config, asked_for, notice)[1]))
-        notice(f"Asked for {'the whole of ' if not where else 'rows of '}{table} again, as {request}.")
+        notice(
+            f"Asked the daemon to read {'the whole of ' if not where else 'rows of '}{table} again (request "
+            f"{request})."
+        )
     for request, position in asked:
         code, text = wait(config, request, position, timeout_s, WaitLines(notice))
         notice(f"{request}: {text}")

@@ -45,8 +45,9 @@ _TABLE: Final = (
     Code(
         "machine.files",
         "This machine",
-        "How many files and connections the process may have open ([sizing](sizing.md)). A warning: fewer than cdcd "
-        "needs with this configuration. An error: so few that no daemon starts; then `check` reports only this.",
+        "How many files and connections the process may have open ([sizing](sizing.md)). A warning: fewer files than "
+        "cdcd needs with this configuration. An error: so few files that no daemon starts; `check` then reports "
+        "nothing else.",
         (8,),
     ),
     Code("http.port", "This machine", "Whether cdcd can listen on `http.host` and `http.port`.", (2,)),
@@ -338,21 +339,23 @@ _TABLE: Final = (
     Code(
         "transaction.id",
         "Kafka",
-        "The right to write by the transactional id. A warning: another pipeline's checkpoint topic names the id, too. "
-        "An error: that pipeline has used the id in the last 10 minutes, and the pipeline of this configuration has "
-        "never used it.",
+        "The right to write by the transactional id. A warning if the checkpoint topic of another pipeline names the "
+        "same id. An error if the other pipeline has used the id in the last 10 minutes, and this pipeline has never "
+        "used it.",
         (4, 7),
     ),
     Code("topic.missing", "Kafka", "A topic that does not exist, and whether the broker would create it.", (4,)),
-    Code("topic.replicas", "Kafka", "Fewer replicas than `min.insync.replicas`, so that cdcd waits; or too few "
-    "replicas to lose one."),
+    Code("topic.replicas", "Kafka", "The topic has fewer replicas than `min.insync.replicas`, so cdcd waits; or too "
+    "few to survive the loss of a broker."),
     Code("topic.write", "Kafka", "The right to write to topics that do not exist yet, which Kafka cannot report."),
     Code("topic.rights", "Kafka", "The rights to write to a topic, and to read the checkpoint.", (4,)),
     Code("topic.leader", "Kafka", "A partition of a topic has no leader.", (4,)),
-    Code("topic.checkpoint", "Kafka", "The checkpoint's topic: compacted, one partition, of this pipeline.", (4,)),
-    Code("topic.ignored", "Kafka", "Records of the checkpoint's topic that do not count: somebody else wrote them."),
-    Code("topic.size", "Kafka", "The topic takes smaller records than the producer sends."),
-    Code("topic.compacted", "Kafka", "A compacted topic that loses values, or refuses some records.", (4,)),
+    Code("topic.checkpoint", "Kafka", "Whether the checkpoint's topic is compacted, has one partition and belongs to "
+    "this pipeline.", (4,)),
+    Code("topic.ignored", "Kafka", "Records of the checkpoint's topic that cdcd ignores, because somebody else wrote "
+    "them."),
+    Code("topic.size", "Kafka", "The topic's record limit is smaller than the producer's."),
+    Code("topic.compacted", "Kafka", "The topic is compacted, so values are lost or some records are refused.", (4,)),
     Code(
         "topic.keyless",
         "Kafka",
@@ -362,7 +365,8 @@ _TABLE: Final = (
     ),
     Code("topic.state", "Kafka", "A topic that exists."),
     Code("registry.unreachable", "Schema registry", "The registry does not answer. cdcd waits at a new schema.", (4,)),
-    Code("registry.refused", "Schema registry", "The registry refuses: user, password, token, rights or URL.", (4,)),
+    Code("registry.refused", "Schema registry", "The registry refuses the request: user, password, token, rights or "
+    "URL are wrong.", (4,)),
     Code("registry.setting", "Schema registry", "A certificate or a program of `registry` that cannot be used.", (2,)),
     Code("registry.mode", "Schema registry", "Whether the registry takes new schemas.", (4,)),
     Code("registry.types", "Schema registry", "Whether the registry takes schemas of AVRO, or PROTOBUF.", (4,)),
@@ -382,7 +386,7 @@ CODES: Final[Mapping[str, Code]] = {code.name: code for code in _TABLE}
 _HEAD: Final = """# What `cdcd check` finds
 
 `cdcd check --config FILE` connects to PostgreSQL and to Kafka, changes nothing, and reports each problem with its
-fix. It goes through the steps of `cdcd run`. Where `cdcd run` would change something, `cdcd check` only looks.
+fix. It carries out the same checks as the start of `cdcd run`, and never changes what `cdcd run` would change.
 Problems come first. The output only counts the findings that are in order; `--all` lists them.
 `--format json` gives an object for programs:
 
@@ -393,16 +397,17 @@ Problems come first. The output only counts the findings that are in order; `--a
 |---|---|
 | error | `cdcd run` would end or wait without end, at its start or at the first affected record. |
 | warning | The pipeline works now, and this will cause a problem later. A healthy pipeline has no warnings. |
-| unknown | cdcd cannot check this without a change. The fix names what is needed. |
+| unknown | cdcd cannot find this out without changing something. The fix names what is needed. |
 | ok | As it should be. |
 
 The exit code is 0 without an error, and 10 with one. If PostgreSQL does not answer, it is 3; if Kafka does not
 answer, 4; if a setting is wrong, 2.
 
-Kafka tells rights only for topics that exist. For the right to write to a topic that does not exist yet, `cdcd check`
-reads the ACLs. That needs Describe on the cluster, and a login by password, because only the broker knows the principal
-of a certificate or token. Without the ACLs, `cdcd check` only asks whether the topic may be created, and says by
-`topic.write` that the right to write was not checked. The finding `topic.rights` reports a right that is missing.
+Kafka reports a client's rights only for topics that exist. For the right to write to a topic that does not exist yet,
+`cdcd check` reads the ACLs. For this, cdcd needs Describe on the cluster and a login by password, because only the
+broker knows which principal a certificate or token has. If cdcd cannot read the ACLs, `cdcd check` only tests whether
+the topic may be created. The finding `topic.write` then says that the right to write was not checked. The finding
+`topic.rights` reports a right that is missing.
 
 To ask for the right on the transactional id, cdcd sends a request with a timeout that no broker allows. The broker
 checks the right first, and then refuses the timeout without changing anything. The request is only sent while no

@@ -191,7 +191,7 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
     Definition(
         "cdcd_sent_lsn",
         "gauge",
-        "WAL position up to which records were handed to Kafka.",
+        "WAL position up to which records were sent to Kafka.",
         _one(lambda t: t.sent_lsn),
     ),
     Definition(
@@ -372,7 +372,10 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         _one(lambda t: int(t.recording_stopped)),
     ),
     Definition(
-        "cdcd_queue_bytes", "gauge", "Records that wait for the broker.", _one(lambda t: t.queue_bytes)
+        "cdcd_queue_bytes",
+        "gauge",
+        "Size of the records that wait for the broker, in bytes.",
+        _one(lambda t: t.queue_bytes),
     ),
     Definition(
         "cdcd_queue_limit_bytes",

@@ -127,7 +127,7 @@ def seal(pair: Servers, process: Daemon) -> None:
         assert running.stderr is not None
         failed = running.stderr.read()
     assert running.returncode == 0, f"{said} {failed}"
-    assert said[-2].startswith("Sealed at ")
+    assert said[-2].startswith("The pipeline is sealed at ")
 
 
 def test_tables_that_the_pipeline_leaves_out_are_not_handed_over(database: Database, tmp_path: Path):

@@ -41,7 +41,7 @@ class Limits:
     """Size limits of a recording.
 
     Attributes:
-        bytes_max: maximum bytes of all segments together. The oldest segments are deleted.
+        bytes_max: maximum bytes of all segments together. cdcd deletes the oldest segments above this size.
         age_s_max: maximum age in seconds of a segment's newest event, after which the segment is deleted; None: no
             limit. A segment spans at most half of this time, so that an idle pipeline's values are deleted too.
         segment_bytes: bytes at which a segment ends, at the next position where a replay can begin; at twice the

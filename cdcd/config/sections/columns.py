@@ -21,7 +21,7 @@ ENCRYPTION_KEY_BYTES: Final = 32
 def _check_hash_key(key: SecretStr) -> SecretStr:
     if len(key.get_secret_value()) < HASH_KEY_LENGTH_MIN:
         raise ValueError(
-            f"must have at least {HASH_KEY_LENGTH_MIN} characters, because shorter keys can be guessed"
+            f"must have at least {HASH_KEY_LENGTH_MIN} characters, because a shorter key can be guessed"
         )
     return key
 
@@ -63,7 +63,7 @@ class ColumnsConfig(Section):
         default_factory=dict,
         description="Columns whose values are replaced by a constant text: pattern to text, such as "
         "public.users.name: '***'. "
-        "NULL stays null, with this key and the following keys.",
+        "NULL stays null under mask, truncate, hash and encrypt.",
     )
     truncate: dict[ColumnPatternText, Annotated[int, Field(ge=0, le=1_000_000)]] = Field(
         default_factory=dict,
@@ -125,7 +125,9 @@ class ColumnsConfig(Section):
             (self.encrypt, self.encryption_key, "encryption_key"),
         ):
             if patterns and key is None:
-                raise ValueError(f"{name} or {name}_file is missing: the values of {patterns[0]} need a key")
+                raise ValueError(
+                    f"{name} or {name}_file is missing: columns like {patterns[0]} need this key"
+                )
         if self.encryption_padding_bytes and not self.per_column:
             raise ValueError(
                 "encryption_padding_bytes needs per_column: true, whose ciphertexts say that they are padded"

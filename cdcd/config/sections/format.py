@@ -22,9 +22,9 @@ class FormatConfig(Section):
         "its schema, as Kafka Connect's JsonConverter writes it with schemas.enable. avro: the key columns in Avro, "
         "in Confluent's wire "
         "format, with a schema in a registry (registry); only beside value: avro, or value: cloudevents with "
-        "cloudevents.data: avro. protobuf: likewise in Protobuf, only beside value: protobuf. Another value gives all "
-        "keys other bytes, so that they go to other partitions, and a compacted topic keeps the former records as "
-        "well as the new ones.",
+        "cloudevents.data: avro. protobuf: likewise in Protobuf, only beside value: protobuf. If you change this "
+        "value, all keys have other bytes. Records then go to other partitions, and a compacted topic keeps the "
+        "former records beside the new ones.",
     )
     value: Literal["json", "json_schema", "avro", "protobuf", "cloudevents"] = Field(
         "json",
@@ -37,8 +37,8 @@ class FormatConfig(Section):
     decimal_handling_mode: Literal["string", "precise", "double"] = Field(
         "string",
         description="numeric and money. string: text with all digits. precise: the bytes of the number without its "
-        "point, in base64; a numeric without a declared precision is an object of scale and bytes. NaN and infinities, "
-        "which precise has no form for, are null in the record, whose header cdcd.unwritable names the column. double: "
+        "point, in base64; a numeric without a declared precision is an object of scale and bytes. precise cannot "
+        "express NaN and infinities: they are null, and the record's header cdcd.unwritable names the column. double: "
         "a number, rounded.",
     )
     time_precision_mode: Literal[
@@ -119,7 +119,7 @@ class CloudEventsConfig(Section):
 
     mode: Literal["structured", "binary"] = Field(
         "structured",
-        description="Where the attributes of an event are. structured: in the value, a JSON object with the data in it "
+        description="Place of an event's attributes. structured: in the value, a JSON object with the data in it "
         "(application/cloudevents+json), as Debezium's CloudEventsConverter writes it. binary: in headers (ce_id, "
         "ce_type ...), and the value is the data.",
     )
@@ -153,11 +153,12 @@ class EventFlatteningConfig(Section):
 
     enabled: bool = Field(
         False,
-        description="Whether the value of a record is the row (after; of a delete before) instead of the envelope. "
+        description="Whether the value of a record is only the row instead of the envelope: the new row, or the old "
+        "row of a delete. "
         "With this option, TRUNCATE has no record. Logical messages and events of an outbox do not change. `cdcd "
         "mirror` and `cdcd "
-        "verify` refuse such topics, because they do not tell which change comes first. Each format has flattened "
-        "records. Readers get other values from the next record on, so also change the prefix of the topics.",
+        "verify` refuse such topics, because they do not tell which change comes first. All formats support this. A "
+        "change of this key changes all later records, so also change the prefix of the topics.",
     )
     delete_tombstone_handling_mode: Literal[
         "drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"
@@ -176,8 +177,8 @@ class EventFlatteningConfig(Section):
     )
     add_fields_prefix: Prefix = Field(
         "__",
-        description="Beginning of the names of added fields. A field that a table has a column of the same name as "
-        "is left out of its records, and the event flattening.collision names it.",
+        description="Beginning of the names of added fields. If a table has a column of the same name, its records "
+        "lack the added field, and the event flattening.collision names it.",
     )
     add_headers: Annotated[tuple[Reference, ...], Field(strict=False)] = Field(
         (),
@@ -199,11 +200,11 @@ class EventFlatteningConfig(Section):
         own = [each.name for each in self._headers() if each.name.startswith(("cdcd.", "__debezium."))]
         if own:
             raise ValueError(
-                f"add_headers: {own[0]} must not begin with cdcd. or __debezium., as cdcd's own do"
+                f"add_headers: {own[0]} must not begin with cdcd. or __debezium., because cdcd's own headers begin so"
             )
         if DELETED_FIELD in [each.name for each in self._fields()] and self._settings().rewrites:
             raise ValueError(
-                f"add_fields: {DELETED_FIELD} is a field of rewritten rows; give it another name"
+                f"add_fields: {DELETED_FIELD} is a field of every rewritten row; choose another name"
             )
         if not self.enabled and (self.add_fields or self.add_headers):
             raise ValueError("add_fields and add_headers need enabled: true")
@@ -238,7 +239,7 @@ class MoneyConfig(Section):
         None,
         ge=0,
         le=DIGITS_MAX,
-        description="Number of decimal digits of money. null: as many as in the database's default of "
-        "lc_monetary, which cdcd asks the server for when it connects: 0 for Japan, 2 for most, 3 for Kuwait. Set it "
-        "where the amounts were written by sessions with another lc_monetary than that default.",
+        description="Number of decimal digits of money. null: the number that the database's default lc_monetary has, "
+        "which cdcd reads when it connects: 0 for Japan, 3 for Kuwait, 2 for most others. Set this key if sessions "
+        "with another lc_monetary wrote the amounts.",
     )

@@ -31,7 +31,7 @@ class OAuthConfig(Section):
         "none",
         description="Source of tokens. none: librdkafka gets its tokens itself, for example with "
         "sasl.oauthbearer.method: oidc in properties. command: a program prints them. msk: IAM of Amazon MSK "
-        "(extra cdcd[msk]). azure: Entra ID, for Event Hubs (extra cdcd[azure]). All but none need "
+        "(extra cdcd[msk]). azure: Entra ID, for Event Hubs (extra cdcd[azure]). Every provider except none needs "
         "sasl.mechanism: OAUTHBEARER in properties.",
     )
     command: CommandLine | None = Field(
@@ -47,7 +47,10 @@ class OAuthConfig(Section):
         description="For provider azure: the scope, such as https://NAMESPACE.servicebus.windows.net/.default.",
     )
     timeout_s: float = Field(
-        10, ge=1, le=300, description="Longest wait for a token. A command is killed after it."
+        10,
+        ge=1,
+        le=300,
+        description="Longest time to wait for a token, in seconds. cdcd kills a command that takes longer.",
     )
 
     @model_validator(mode="after")
@@ -66,33 +69,33 @@ class KafkaTransactionConfig(Section):
         ge=KIB,
         le=GIB,
         description="Source transactions share a Kafka transaction until their records have this size. A larger "
-        "transaction costs less per record, but readers with read_committed wait longer for its first record. One "
-        "that is larger by "
-        "itself is handed over in parts of three times this size, or of half of queue_bytes_max where that is less.",
+        "transaction costs less per record, but readers with read_committed wait longer for its first record. A "
+        "source transaction that exceeds this size alone is sent in parts. A part has three times this size, or half "
+        "of queue_bytes_max if that is less.",
     )
     records_max: int = Field(
         100_000,
         ge=1,
         le=10_000_000,
-        description="Source transactions share a Kafka transaction until they have this number of records, and a "
-        "part of a "
-        "large one has at most about so many.",
+        description="Source transactions share a Kafka transaction until they have this number of records. A part of "
+        "a large source transaction has about this number at most.",
     )
     whole_bytes_max: int = Field(
         GIB,
         ge=0,
         le=TIB,
         description="A source transaction whose records have at most this size is one Kafka transaction: a reader with "
-        "read_committed sees all of it or nothing. A larger one is cut into parts of three times bytes_max. 0: each "
-        "one that is larger than a part is cut. Readers wait for the end of a Kafka transaction, also those of other "
-        "tables in the same partitions.",
+        "read_committed sees all of it or nothing. A larger source transaction is cut into parts of three times "
+        "bytes_max. 0: every source transaction that is larger than a part is cut. Readers wait for the end of a "
+        "Kafka transaction, also for records of other tables in the same partitions.",
     )
     timeout_s: Annotated[int, Field(ge=1, le=86_400)] | None = Field(
         None,
         description="After this time the broker aborts an open Kafka transaction, and readers stuck behind it go "
-        "on. A large source transaction must be handed over within it. cdcd's next start, or a standby, ends what a "
-        "crash left open at once; the time counts only if none comes. null: as long as the brokers allow "
-        "(transaction.max.timeout.ms, 15 minutes by default), or 60 if this principal may not read their settings.",
+        "on. A large source transaction must be sent within this time. After a crash, cdcd's next start or a standby "
+        "ends the open transaction at once, so this time matters only if neither comes. null: the maximum of the "
+        "brokers (transaction.max.timeout.ms, 15 minutes by default), or 60 s if this principal may not read their "
+        "settings.",
     )
 
 
@@ -100,18 +103,18 @@ class KafkaConfig(Section):
     """Where the records go."""
 
     bootstrap_servers: Servers = Field(
-        description="Brokers to begin with, as host:port with commas between; the others are found from "
-        "these.",
+        description="Addresses of some brokers (host:port), separated by commas. cdcd learns the other brokers from "
+        "them.",
         json_schema_extra={"example": "localhost:9092"},
     )
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         "exactly_once",
-        description="at_least_once: no Kafka transactions; less latency, and after a crash some records "
+        description="at_least_once: cdcd uses no Kafka transactions. Latency is lower, and after a crash some records "
         "come twice.",
     )
     transactional_id: TransactionalId = Field(
         description="Transactional id of the producer: a newer instance with the same id fences an older one. "
-        "During a change of this key, this protection is missing.",
+        "Instances with different ids do not fence each other, so stop all instances before you change this key.",
         json_schema_extra={"default_from": "cdcd-{name}"},
     )
     properties: Properties = Field(
@@ -124,7 +127,9 @@ class KafkaConfig(Section):
         default_factory=dict,
         description="Property name to file that holds its value, for secrets such as sasl.password.",
     )
-    oauth: OAuthConfig = Field(description="Tokens for SASL/OAUTHBEARER, renewed before they expire.")
+    oauth: OAuthConfig = Field(
+        description="Tokens for SASL/OAUTHBEARER. cdcd renews them before they expire."
+    )
     transaction: KafkaTransactionConfig = Field(
         description="Small source transactions share a Kafka transaction; a large one is a Kafka transaction by itself "
         "up to whole_bytes_max.",
@@ -133,7 +138,8 @@ class KafkaConfig(Section):
         20 * MIB,
         ge=64 * KIB,
         le=2 * GIB,
-        description="Records that wait for the broker. Above this size, cdcd stops reading PostgreSQL's stream.",
+        description="Maximum size of the records that wait for the broker, in bytes. Above this size, cdcd stops "
+        "reading PostgreSQL's stream.",
     )
     oversized: Literal["fail", "dead_letter", "claim_check"] = Field(
         "fail",
@@ -151,7 +157,7 @@ class KafkaConfig(Section):
         description="Directory for oversized: claim_check, where the consumers can read it. Never cleaned "
         "by cdcd.",
     )
-    retry: RetryConfig = Field(description="Back-off after a failure of Kafka.")
+    retry: RetryConfig = Field(description="Waiting times after a failure of Kafka.")
 
     @property
     def batches(self) -> BatchSettings:

@@ -69,7 +69,7 @@ class OutboxConfig(Section):
     messages: bool = Field(
         False,
         description="Whether logical messages with the prefix cdcd.publish are published (PostgreSQL 14 and up). "
-        "Whoever may connect to the database can send one.",
+        "Every role that may connect to the database can send such a message.",
     )
     message_bytes_max: int = Field(
         700_000,
@@ -89,7 +89,7 @@ class OutboxConfig(Section):
         if not self.topics and (self.messages or self.tables):
             raise ValueError("topics is empty: name the topics that events may go to")
         if len({equivalent(topic) for topic in self.topics}) < len(self.topics):
-            raise ValueError("topics must have each topic once, and to Kafka '.' and '_' are the same")
+            raise ValueError("topics names a topic twice: for Kafka, '.' and '_' are the same character")
         for table, given in self.tables.items():
             form = re.escape(given.topic).replace(re.escape("{value}"), ".*")
             if not any(re.fullmatch(form, topic) for topic in self.topics):

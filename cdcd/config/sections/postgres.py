@@ -34,8 +34,8 @@ class ReaderConfig(Section):
     )
     dsn: Dsn | None = Field(
         None,
-        description="DSN of its own, instead of user, where the role needs other parameters of libpq than postgres.dsn "
-        "has. The address must lead to the same database.",
+        description="A separate DSN instead of user, if the role needs other parameters of libpq than those of "
+        "postgres.dsn. The DSN must lead to the database of postgres.dsn.",
     )
     password: SecretStr | None = Field(None, description="Password of the role.")
     password_file: FilePath | None = Field(
@@ -68,21 +68,21 @@ class PostgresConfig(Section):
     """The source: a PostgreSQL database."""
 
     dsn: Dsn = Field(
-        description="Any libpq URI or key=value string; sslmode and the like as libpq has them. Needs a "
+        description="Connection string of libpq: a URI or key=value pairs, with parameters such as sslmode. Needs a "
         "role with REPLICATION that may read the catalog of this database.",
         json_schema_extra={"example": "postgresql://cdcd@localhost:5432/shop"},
     )
     dsn_file: FilePath | None = Field(
-        None, description="File that holds the DSN, instead of dsn: a mounted secret stays out of this file."
+        None, description="File that holds the DSN, such as a mounted secret, instead of dsn."
     )
     password: SecretStr | None = Field(
         None,
-        description="Password, instead of one in the DSN: needs no escaping, as in password: ${PGPASSWORD}.",
+        description="Password, instead of one in the DSN. It needs no escaping, for example password: ${PGPASSWORD}.",
     )
     password_file: FilePath | None = Field(
         None,
-        description="File that holds the password, instead of password. Read again at each reconnect, as are "
-        "dsn_file and kafka.properties_files: a secret may change without a restart.",
+        description="File that holds the password, instead of password. cdcd reads this file, dsn_file and "
+        "kafka.properties_files at each reconnect, so a secret may change without a restart.",
     )
     password_command: CommandLine | None = Field(
         None,
@@ -91,15 +91,16 @@ class PostgresConfig(Section):
         "connect_timeout_s. Put no secret into the arguments: other users of the machine can see them.",
     )
     slot: SlotName = Field(
-        description="Replication slot, created if missing. The slot holds WAL back until this pipeline has delivered "
-        "it.",
+        description="Replication slot, created if missing. PostgreSQL keeps WAL for the slot until this pipeline has "
+        "delivered the changes in it.",
         json_schema_extra={"default_from": "cdcd_{name}"},
     )
     failover: bool = Field(
         False,
         description="Whether the slot is copied to the physical standbys that ask for it (sync_replication_slots; "
-        "17 and up), so that it is there after a failover. An existing slot is altered. Name the standbys' slots in "
-        "synchronized_standby_slots: else Kafka may hold changes that the new primary lacks, and cdcd stops there.",
+        "17 and up), so that it is there after a failover. cdcd also alters an existing slot. Name the standbys' "
+        "slots in synchronized_standby_slots. Without it, Kafka may have changes that the new primary lacks, and cdcd "
+        "stops after such a failover.",
     )
     publication: PublicationName = Field(
         description="Publication, created if missing. The publication decides which tables and operations are sent.",
@@ -134,21 +135,22 @@ class PostgresConfig(Section):
     )
     protocol: Literal["auto", 1, 2, 3, 4] = Field(
         "auto",
-        description="Version of the logical replication protocol. auto: the newest that the server speaks.",
+        description="Version of the logical replication protocol. auto: the newest version that the server supports.",
     )
     streaming: Streaming = Field(
         "auto",
-        description="Whether large transactions are sent before they commit, which spares the server's disk "
-        "and spreads the load. auto: parallel on PostgreSQL 16 and up, on with 14 and 15, off before. Large is what "
-        "exceeds logical_decoding_work_mem: 8 MB for this session, unless the server, the database, the role or the "
-        "DSN sets it.",
+        description="Whether PostgreSQL sends large transactions before they commit, which spares the server's disk "
+        "and spreads the load. auto: parallel on PostgreSQL 16 and later, on with 14 and 15, off with 13. A "
+        "transaction is large if it exceeds logical_decoding_work_mem. cdcd sets 8 MB for its session, unless the "
+        "server, the database, the role or the DSN sets another value.",
     )
     two_phase: bool = Field(
         False,
-        description="Whether prepared transactions are sent at PREPARE rather than at COMMIT PREPARED (15 "
-        "and up). cdcd keeps them until they are decided. Records appear only after COMMIT PREPARED, with either "
-        "value. A slot that exists is changed in either direction, but from true to false only by PostgreSQL 18; "
-        "before that the slot goes on as it is, with a warning.",
+        description="Whether PostgreSQL 15 or later sends prepared transactions at PREPARE rather than at COMMIT "
+        "PREPARED. cdcd keeps such a transaction until COMMIT PREPARED or ROLLBACK PREPARED. Records appear only "
+        "after COMMIT PREPARED, with either "
+        "value. cdcd alters an existing slot. Only PostgreSQL 18 can change a slot from true to false; with an older "
+        "server, the slot stays as it is, and cdcd logs a warning.",
     )
     messages: bool | Literal["asked"] | None = Field(
         None,
@@ -160,12 +162,13 @@ class PostgresConfig(Section):
     )
     origin: Literal["any", "none"] = Field(
         "any",
-        description="none: changes that came to this server by replication are left out (16 and up), which "
+        description="none: PostgreSQL 16 or later leaves out changes that came to this server by replication, which "
         "breaks loops between two servers.",
     )
     binary: bool = Field(
         False,
-        description="Whether values are sent in binary form where every column's type has a reader for it.",
+        description="Whether PostgreSQL sends values in binary form, if cdcd can read this form of every column's "
+        "type.",
     )
     status_interval_s: float = Field(
         10,
@@ -179,29 +182,31 @@ class PostgresConfig(Section):
         10,
         ge=2,
         le=600,
-        description="Longest wait for a connection, as libpq has no limit of its own; and for password_command.",
+        description="Longest time to wait for a connection (libpq has no limit of its own) and for password_command, "
+        "in seconds.",
     )
     lease_s: float = Field(
         5,
         ge=1,
         le=600,
         description="Time without a sign of the active instance after which a standby ends its sessions and takes "
-        "over, in seconds. The instance may be frozen, cut off, or on a lost machine. Set it higher for servers that "
+        "over, in seconds. The active instance may be frozen, cut off from the network, or on a lost machine. Set it "
+        "higher for servers that "
         "sometimes stand still for seconds, and for values of hundreds of MB on a busy machine.",
     )
     prepared_warning_age_s: float = Field(
         PREPARED_WARNING_AGE_S,
         ge=1,
         le=2_592_000,
-        description="Age of an undecided prepared transaction from which cdcd warns, in seconds. Such a transaction "
-        "holds the slot, and so the WAL.",
+        description="Age of an undecided prepared transaction from which cdcd warns, in seconds. PostgreSQL keeps WAL "
+        "as long as such a transaction is undecided.",
     )
     wal_warning_s: float = Field(
         3600,
         ge=0,
         le=2_592_000,
-        description="cdcd warns (event wal.short) when the slot may be lost within this time, at the rate at which WAL "
-        "was written in the last ten minutes, and holds more than half of max_slot_wal_keep_size. 0: no warning.",
+        description="cdcd warns (event wal.short) if the slot holds more than half of max_slot_wal_keep_size and may "
+        "be lost within this time, at the WAL rate of the last ten minutes. 0: no warning.",
     )
     shutdown_grace_s: float = Field(
         5,
@@ -211,7 +216,7 @@ class PostgresConfig(Section):
         "are confirmed, without end if Kafka does not answer. After this time, cdcd closes the connection. PostgreSQL "
         "sends the rest again later.",
     )
-    retry: RetryConfig = Field(description="Back-off of connections to PostgreSQL.")
+    retry: RetryConfig = Field(description="Waiting times between attempts to connect to PostgreSQL.")
 
     @model_validator(mode="after")
     def _has_one_password(self) -> "PostgresConfig":
@@ -270,8 +275,8 @@ class HeartbeatConfig(Section):
         ge=0,
         le=INTERVAL_S_MAX,
         description="Debezium's heartbeat.interval.ms, in seconds: how often topics.heartbeat gets a record that says "
-        "up to which LSN everything is delivered, also when nothing changes. 0: never. A heartbeat waits for the end "
-        "of the transaction that is being delivered.",
+        "up to which LSN everything is delivered, also when nothing changes. 0: never. A heartbeat comes only after "
+        "the transaction that is being delivered.",
     )
     action_query: Text | None = Field(
         None,
@@ -283,8 +288,8 @@ class HeartbeatConfig(Section):
         5,
         ge=0.1,
         le=600,
-        description="How long PostgreSQL may take for action_query (statement_timeout). The query waits half as long "
-        "for a lock (lock_timeout).",
+        description="Longest time that PostgreSQL may take for action_query, in seconds (statement_timeout). The "
+        "query waits at most half of this time for a lock (lock_timeout).",
     )
 
     watermark_interval_s: float = Field(
@@ -292,8 +297,9 @@ class HeartbeatConfig(Section):
         ge=0,
         le=INTERVAL_S_MAX,
         description="How often every partition of every table's topic gets a record without key and value, whose "
-        "header cdcd.watermark says up to which LSN the partition is complete; only if the LSN has moved. Each round "
-        "costs a record for every partition of all these topics. Compacted topics refuse such records. 0: never.",
+        "header cdcd.watermark says up to which LSN the partition is complete; only if the LSN has moved. Each "
+        "interval costs one record for every partition of all these topics. Compacted topics refuse such records. 0: "
+        "never.",
     )
 
     @model_validator(mode="after")

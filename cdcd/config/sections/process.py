@@ -25,7 +25,8 @@ class SpoolConfig(Section):
     """Storage for changes of transactions that are not committed yet."""
 
     directory: FilePath = Field(
-        description="Directory for what does not fit into memory, created if missing. Use a directory on a disk. If "
+        description="Directory for data that does not fit into memory, created if missing. Use a directory on a disk. "
+        "If "
         "the system's temporary directory is in memory, name another one. The files are unlinked when "
         "they are created, so that nothing is left when the process ends.",
         json_schema_extra={"default_from": "{tmp}/cdcd-{name}"},
@@ -34,24 +35,25 @@ class SpoolConfig(Section):
         64 * MIB,
         ge=64 * KIB,
         le=TIB,
-        description="Changes of undecided transactions that are kept in memory.",
+        description="Maximum size of the changes of undecided transactions that cdcd keeps in memory, in bytes.",
     )
     disk_bytes_max: Annotated[int, Field(ge=MIB, le=1024 * TIB)] | None = Field(
         None,
-        description="The daemon stops when the files would be larger than this. null: what the disk has.",
+        description="The daemon stops when the files would be larger than this, in bytes. null: the only limit is the "
+        "disk.",
     )
     durable: bool = Field(
         False,
-        description="While Kafka is away, the stream goes to a log on local disk, and PostgreSQL is told that it may "
-        "forget the WAL of what is synced there, so that its disk is not the buffer of the outage. Then the disk with "
-        "the log is a part of the promise: if it is lost, its changes are, and the next start refuses to skip them. "
+        description="While Kafka is away, cdcd writes the stream to a log on the local disk and confirms what is "
+        "synced there, so that PostgreSQL need not keep WAL for the outage. If the disk with the log is lost during "
+        "an outage, its changes are lost too, and the next start refuses to skip them. "
         "Needs durable_directory and kafka.delivery: exactly_once; not together with postgres.two_phase, "
         "postgres.binary or columns.",
     )
     durable_directory: FilePath | None = Field(
         None,
-        description="Directory for that log, created if missing, on a disk that outlives the process and its machine's "
-        "restart. The directory belongs to one pipeline. The next start with Kafka delivers the log, also if durable "
+        description="Directory for the durable log, created if missing, on a disk that survives a restart of the "
+        "machine. The directory belongs to one pipeline. The next start with Kafka delivers the log, also if durable "
         "is off by "
         "then. null: there is no log.",
     )
@@ -59,15 +61,15 @@ class SpoolConfig(Section):
         64 * GIB,
         ge=MIB,
         le=1024 * TIB,
-        description="Largest size of that log. At this size, or if the disk is full, cdcd confirms nothing more, and "
-        "PostgreSQL keeps the WAL from there on.",
+        description="Largest size of the durable log, in bytes. If the log has this size or the disk is full, cdcd "
+        "confirms no further position, and PostgreSQL keeps the WAL.",
     )
     durable_after_s: float = Field(
         10,
         ge=0,
         le=86_400,
-        description="How long Kafka must have been away before the stream goes to that log. A daemon that starts "
-        "during the outage goes on at once with a log that is there.",
+        description="Time without Kafka after which cdcd begins to write the durable log, in seconds. A daemon that "
+        "starts during the outage continues an existing log at once.",
     )
 
     @model_validator(mode="after")
@@ -85,14 +87,14 @@ class RecordConfig(Section):
 
     directory: FilePath | None = Field(
         None,
-        description="Directory for the recording, created if missing. Only one daemon may record into it. Its files "
-        "are readable by their owner only. null: nothing is recorded.",
+        description="Directory for the recording, created if missing. Only one daemon may record into this directory. "
+        "Only the owner can read the files. null: nothing is recorded.",
     )
     bytes_max: int = Field(
         10 * GIB,
         ge=4 * MIB,
         le=1024 * TIB,
-        description="Largest size of the recording. The oldest segments are deleted.",
+        description="Largest size of the recording, in bytes. cdcd deletes the oldest segments above this size.",
     )
     age_s_max: Annotated[float, Field(ge=60, le=315_360_000)] | None = Field(
         604_800,
@@ -197,7 +199,7 @@ class HttpConfig(ListenConfig):
     @model_validator(mode="after")
     def _pair(self) -> Self:
         if (self.certificate_file is None) != (self.key_file is None):
-            raise ValueError("certificate_file and key_file belong together; give both, or neither")
+            raise ValueError("certificate_file and key_file belong together: set both or none")
         return self
 
 
@@ -218,16 +220,20 @@ class ReadyConfig(Section):
     """Limits for /readyz."""
 
     lag_bytes_max: Annotated[int, Field(ge=0, le=1024 * TIB)] | None = Field(
-        GIB, description="Largest distance between the server's WAL and what is delivered. null: any."
+        GIB,
+        description="The instance is not ready if the delivered position is more than this number of bytes "
+        "behind the server's WAL. null: no limit.",
     )
     during_snapshot: bool = Field(
         False,
         description="Whether the active instance is ready while it reads the rows of the first snapshot, which come "
-        "before the stream. The lag does not count during this time. true lets a rollout go on that waits until all "
-        "instances are ready; the Helm chart sets it.",
+        "before the stream. During this time, the lag limits do not apply. true lets a rollout continue that waits "
+        "until all instances are ready; the Helm chart sets it.",
     )
     lag_s_max: Annotated[float, Field(ge=0, le=2_592_000)] | None = Field(
-        300, description="Largest age of the last delivered commit while there is more to deliver. null: any."
+        300,
+        description="The instance is not ready if changes wait for delivery and the last delivered commit is "
+        "older than this, in seconds. null: no limit.",
     )
 
 

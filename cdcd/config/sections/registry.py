@@ -14,13 +14,14 @@ class RegistryConfig(Section):
 
     url: Text | None = Field(
         None,
-        description="URL of the registry, such as http://registry:8081, without user and password. Apicurio has "
-        "Confluent's API below /apis/ccompat/v7. If url changes, cdcd registers all schemas with the new registry.",
+        description="URL of the registry, such as http://registry:8081, without user and password. For Apicurio, end "
+        "the URL with /apis/ccompat/v7, which is Confluent's API. If url changes, cdcd registers all schemas with the "
+        "new registry.",
     )
     subjects: Literal["topic", "record", "topic_record"] = Field(
         "topic",
-        description="Under which subjects schemas are registered, by Confluent's strategies. topic: TOPIC-key and "
-        "TOPIC-value. record: the full name of the record or message. topic_record: TOPIC- and that name.",
+        description="Names of the subjects of schemas, as Confluent's strategies make them. topic: TOPIC-key and "
+        "TOPIC-value. record: the full name of the record or message. topic_record: TOPIC- and the full name.",
     )
     register_schemas: bool = Field(
         True,
@@ -41,8 +42,8 @@ class RegistryConfig(Section):
     ) = Field(
         None,
         description="The compatibility that cdcd sets for each subject before it registers a schema there. null: that "
-        "of the registry. With another one than NONE, the registry may refuse a table's change, such as a column's "
-        "new type; cdcd then sets the table aside (tables.on_error) and names the subject.",
+        "of the registry. Under every compatibility except NONE, the registry may refuse a changed table, such as a "
+        "column's new type. cdcd then sets the table aside (tables.on_error) and names the subject.",
     )
     user: Text | None = Field(None, description="User of HTTP's basic authentication. It needs a password.")
     password: SecretStr | None = Field(None, description="Password of the user.")
@@ -61,8 +62,8 @@ class RegistryConfig(Section):
     )
     ca_file: FilePath | None = Field(
         None,
-        description="PEM file of the certificates that may have signed the registry's, for https. null: the "
-        "certificates that the machine trusts.",
+        description="PEM file of the certificate authorities that cdcd trusts for the registry's https. null: those "
+        "that the machine trusts.",
     )
     certificate_file: FilePath | None = Field(
         None,
@@ -72,7 +73,10 @@ class RegistryConfig(Section):
         None, description="PEM file of the key of certificate_file, without a passphrase."
     )
     timeout_s: float = Field(
-        10, ge=1, le=120, description="Longest wait for an answer of the registry, and for a command."
+        10,
+        ge=1,
+        le=120,
+        description="Longest time to wait for an answer of the registry or for a command, in seconds.",
     )
 
     @model_validator(mode="after")

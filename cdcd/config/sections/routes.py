@@ -16,7 +16,7 @@ def _check_expression(text: str) -> str:
 
     if not columns_of(parse_expression(text)):
         raise ValueError(
-            "asks for no column of the row, so its answer is the same for every row. Write a column as row.name"
+            "uses no column of the row, so its result is the same for every row. Write a column as row.name"
         )
     return text
 
@@ -28,14 +28,14 @@ class FilterConfig(Section):
     """A filter of the tables that a pattern matches."""
 
     keep: ExpressionText = Field(
-        description="A condition in CEL, such as row.status != 'draft' && row.total > 100. The topic has the rows for "
-        "which it is true. An update that makes it true is an insert for consumers, and an update that makes it false "
-        "is a delete.",
+        description="A condition in CEL, such as row.status != 'draft' && row.total > 100. The topic has only rows "
+        "for which the condition is true. If an update makes the condition true, consumers get an insert; if an "
+        "update makes it false, they get a delete.",
     )
     on_error: Literal["keep", "leave_out"] = Field(
         "keep",
-        description="Treatment of a row for which keep has no answer, for example after a division by zero or an "
-        "ordering of NULL. The event filter.failed reports both.",
+        description="Treatment of a row for which keep cannot be evaluated, for example because of a division by zero "
+        "or because NULL is compared by <. The event filter.failed reports such rows.",
     )
     old_row: Literal["required", "assumed"] = Field(
         "required",
@@ -78,7 +78,8 @@ class RouteConfig(Section):
     """A rule that sends rows to a topic."""
 
     when: ExpressionText = Field(
-        description="A condition in CEL, such as row.region == 'eu'. A row for which it is true goes to the topic."
+        description="A condition in CEL, such as row.region == 'eu'. A row for which the condition is true goes to "
+        "this topic."
     )
     topic: Text = Field(
         description="A topic: a name, or a text with {prefix}, {schema} and {table}. The name must begin with the "
@@ -100,8 +101,9 @@ class TableRoutesConfig(Section):
     )
     on_error: Literal["own_topic", "next_rule"] = Field(
         "own_topic",
-        description="Topic of a row if a rule has no answer, for example because it orders NULL. own_topic: the "
-        "table's own topic. next_rule: the rule counts as false. The event route.failed reports both.",
+        description="Topic of a row if a rule cannot be evaluated, for example because NULL is compared by <. "
+        "own_topic: the table's own topic. next_rule: the rule counts as false. The event route.failed reports such "
+        "rows.",
     )
     old_row: Literal["required", "assumed"] = Field(
         "required",

@@ -52,8 +52,8 @@ class SnapshotConfig(Section):
     )
     method: Literal["exported", "incremental"] = Field(
         "exported",
-        description="exported: read at the slot's first position, before streaming; PostgreSQL keeps the WAL "
-        "meanwhile. incremental: beside the stream; every table needs a key.",
+        description="exported: cdcd reads the rows at the slot's first position, before it streams; PostgreSQL keeps "
+        "the WAL meanwhile. incremental: cdcd reads the rows while it streams; every table needs a key.",
     )
     parallelism: int = Field(
         4, ge=1, le=64, description="Connections that read. Too many readers slow the source down."
@@ -62,9 +62,8 @@ class SnapshotConfig(Section):
         MIB,
         ge=8 * KIB,
         le=64 * MIB,
-        description="Size of the part of a table that is read at a time, in bytes on disk. Up to parallelism chunks "
-        "are in memory, and "
-        "one more for each table that is being read.",
+        description="Size of the part of a table that is read at a time, in bytes on disk. Memory holds at most "
+        "parallelism chunks, and one more for each table that is being read.",
     )
     added_tables: bool | None = Field(
         None,

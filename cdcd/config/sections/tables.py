@@ -48,7 +48,8 @@ class TablesConfig(Section):
     )
     exclude: TablePatterns | None = Field(
         None,
-        description="Of these, tables that the pipeline leaves out. These tables have no topic, description or "
+        description="Tables that the pipeline leaves out, as patterns, although include names them. These tables have "
+        "no topic, description or "
         "snapshot, and their changes are skipped. If later patterns add a table, cdcd reads it like a table that is "
         "added to "
         "the publication (snapshot.added_tables).",
@@ -99,12 +100,13 @@ class TableFieldsConfig(Section):
 
     rename: dict[Text, Text] = Field(
         default_factory=dict,
-        description="Columns whose field has another name: column to field. The field has the new name in rows, keys, "
+        description="Columns whose field has another name: name of the column and name of the field. The field has "
+        "the new name in rows, keys, "
         "schemas and descriptions. All other keys of the configuration use the name of the column.",
     )
     constants: dict[Text, Text] = Field(
         default_factory=dict,
-        description="Further fields of each row, before and after a change: name to text, such as region: eu.",
+        description="Further fields of each row, in before and after: name and constant text, such as region: eu.",
     )
 
     @model_validator(mode="after")

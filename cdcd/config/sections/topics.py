@@ -57,7 +57,7 @@ class TopicsConfig(Section):
     """Names and contents of topics."""
 
     prefix: TopicName = Field(
-        description="Beginning of the names of topics, and `source.name` in records.",
+        description="Prefix of the names of topics, and value of `source.name` in records.",
         json_schema_extra={"default_from": "{name}"},
     )
     name: TopicTemplate = Field(
@@ -87,7 +87,8 @@ class TopicsConfig(Section):
     skipped_operations: list[Literal["c", "u", "d", "t"]] = Field(
         default_factory=list,
         description="Operations that have no records: c (insert), u (update), d (delete), t (truncate). An update "
-        "that changes the key counts as d and c. Leaving records out does not change positions. Without c, u or d, the "
+        "that changes the key counts as d and c. Skipped operations do not affect LSNs and the checkpoint. Without c, "
+        "u or d, the "
         "topics do not have all changes of the tables, so `cdcd mirror` and `cdcd verify` refuse them. u needs "
         "snapshot.mode: never, snapshot.added_tables: false and snapshot.signals: off, because a snapshot may miss a "
         "row that only an update has. Needs format.value: json or json_schema.",
@@ -116,8 +117,8 @@ class TopicsConfig(Section):
         json_schema_extra={"default_from": "{prefix}.message"},
     )
     checkpoint: TopicName = Field(
-        description="Compacted topic for the position up to which everything is delivered. Deleting it "
-        "loses the position; two pipelines must not share it.",
+        description="Compacted topic for the position up to which everything is delivered. If you delete this topic, "
+        "the position is lost. Two pipelines must not share it.",
         json_schema_extra={"default_from": "{prefix}.checkpoint"},
     )
     checkpoint_key: Annotated[SecretStr, AfterValidator(_check_key)] | None = Field(

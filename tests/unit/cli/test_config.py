@@ -46,7 +46,7 @@ def test_the_reference_needs_no_file(capsys):
 
 def test_the_schema_and_the_reference_at_once_are_refused(capsys):
     assert exit_of("config", "--schema", "--reference") == 2
-    assert "Give one of" in capsys.readouterr().err
+    assert "Use only one of" in capsys.readouterr().err
 
 
 def test_the_examples_are_written_and_listed(tmp_path, capsys):

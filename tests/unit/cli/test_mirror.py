@@ -104,7 +104,7 @@ def test_status_says_what_is_missing_before_spark_is_loaded(
 
 def test_options_of_the_mirror_are_not_for_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert run("--once", "status", "--config", str(tmp_path / "x")) == 2
-    assert "--once is not for status" in capsys.readouterr().err
+    assert "The option --once does not belong to the command status" in capsys.readouterr().err
 
 
 def test_what_is_said_goes_to_standard_output_as_lines_or_as_json(capsys: pytest.CaptureFixture[str]):

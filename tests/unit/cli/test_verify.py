@@ -13,7 +13,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_a_mirror_needs_its_configuration(capsys: pytest.CaptureFixture[str]):
     assert "--target mirror needs --mirror FILE" in refused(capsys, "--target", "mirror")
-    assert "--mirror is for --target mirror" in refused(capsys, "--mirror", "mirror.yaml")
+    assert "--mirror works only with --target mirror" in refused(capsys, "--mirror", "mirror.yaml")
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_options_of_the_topics_are_refused_for_a_mirror(
     capsys: pytest.CaptureFixture[str], option: tuple[str, ...]
 ):
     said = refused(capsys, "--target", "mirror", "--mirror", "mirror.yaml", *option)
-    assert f"{option[0]} is for --target topics" in said
+    assert f"{option[0]} works only with --target topics" in said
 
 
 def test_repair_of_a_mirror_is_refused_with_the_command_that_reads_a_table_again(

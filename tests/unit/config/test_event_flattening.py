@@ -46,7 +46,7 @@ def test_flattening_is_what_is_configured_and_is_recorded():
         ("enabled: true, add_headers: ['op:oldkey'], add_headers_prefix: '__debezium.'", r"must not begin"),
         (
             "enabled: true, delete_tombstone_handling_mode: rewrite, add_fields: ['op:deleted']",
-            r"__deleted is a field of rewritten rows",
+            r"__deleted is a field of every rewritten row",
         ),
         ("add_fields: [op]", r"need enabled: true"),
         ("enabled: true, delete_tombstone_handling_mode: none", r"delete_tombstone_handling_mode"),

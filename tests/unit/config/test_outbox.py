@@ -11,7 +11,7 @@ from tests.unit.config.test_loading import MINIMAL, parse, problem
     [
         ("messages: true", "topics is empty"),
         ("tables: {public.outbox: {}}", "topics is empty"),
-        ("topics: [a.b, a_b]", "each topic once"),
+        ("topics: [a.b, a_b]", "names a topic twice"),
         ("topics: [shop.message]", "is already another topic of the pipeline"),
         ("topics: [shop_checkpoint]", "is already another topic of the pipeline"),
         ("topics: [shop.public.orders]", "could be the topic of a table"),
