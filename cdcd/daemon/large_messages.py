@@ -157,8 +157,8 @@ def _copied(data: memoryview) -> bytes:
 def _hint(note: Note) -> str:
     needed = BASE_BYTES + (WIRE_COPIES + RECORD_COPIES) * note.bytes
     ways = (
-        f"If the kernel killed it for lack of memory, give the process at least {-(-needed // MIB)} MiB for the time "
-        "until it has passed this place (docs/sizing.md). "
+        f"If the kernel killed cdcd for lack of memory, give the process at least {-(-needed // MIB)} MiB until cdcd "
+        "has passed this place (docs/sizing.md). "
     )
     if note.table:
         return (
@@ -166,6 +166,6 @@ def _hint(note: Note) -> str:
         )
     return (
         ways
-        + "If it is a logical message that nobody needs, postgres.messages: asked spares one copy of it, and "
-        "postgres.messages: false has the server not send it."
+        + "If nobody needs the logical message, set postgres.messages: asked, which saves one copy of the message, or "
+        "postgres.messages: false, so that the server does not send the message."
     )

@@ -387,6 +387,16 @@ def test_a_text_within_another_type_costs_that_value_only(
         assert found[number].after == {"id": number, **dict.fromkeys(names), "other": "sound"}
 
 
+def found_by(running: Daemon, sql: psycopg.Connection) -> list[tuple[bytes, ...]]:
+    """The rows of the query that the hint of the fatal error has."""
+    hint = running.await_event("fatal")["hint"]
+    query = hint[hint.index("SELECT") :].partition(";")[0]
+    return [
+        tuple(each.encode("latin-1") if isinstance(each, str) else each for each in row)
+        for row in sql.execute(query)
+    ]
+
+
 @attack
 @pytest.mark.postgres(only=[13, 18])
 def test_a_label_of_an_enum_that_cannot_be_decoded_ends_the_daemon_by_name(
@@ -401,6 +411,7 @@ def test_a_label_of_an_enum_that_cannot_be_decoded_ends_the_daemon_by_name(
             running.await_streaming()
             sql.execute(b"INSERT INTO t VALUES (1, 'fine')")
             assert running.wait() == 3
+            assert found_by(running, sql) == [(b"mood", b"\xe9")]
         assert "a label of an enum" in running.last_words()
 
 
@@ -418,7 +429,8 @@ def test_a_name_that_cannot_be_decoded_ends_the_daemon_by_name(
         with psycopg.connect(dsn, autocommit=True, client_encoding="SQL_ASCII") as raw:
             raw.execute(b'CREATE TABLE "b\xe9" (id int PRIMARY KEY)')
             raw.execute(b'INSERT INTO "b\xe9" VALUES (1)')
-        assert running.wait() == 3
+            assert running.wait() == 3
+            assert (b'"b\xe9"', b"b\xe9") in found_by(running, raw)
         words = running.last_words()
         assert "UTF-8" in words
         assert "Rename" in words

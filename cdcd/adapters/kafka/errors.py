@@ -87,7 +87,7 @@ _TABLE: Final[tuple[_Row, ...]] = (
     _Row(
         "UNKNOWN_TOPIC_OR_PART _UNKNOWN_TOPIC _UNKNOWN_PARTITION UNKNOWN_TOPIC_ID",
         SinkError,
-        "The topic does not exist: create it (kafka-topics --create --topic ...), or let cdcd do it (topics.create).",
+        "Create the topic that the error names, or set topics.create.enabled: true, so that cdcd creates it.",
     ),
     _Row("TOPIC_EXCEPTION", SinkError, "The broker does not accept that topic's name: change topics.prefix."),
     _Row(

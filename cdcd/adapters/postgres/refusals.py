@@ -93,7 +93,13 @@ _NO_UTF8: Final = "a text of the database cannot be converted to UTF-8"
 
 _UNCONVERTED: Final = (
     "The name of a table, column or type, a label of an enum or a default has bytes that are not valid UTF-8. "
-    "Rename it, or leave its table out of the publication."
+    "Rename it, or leave its table out of the publication. psql shows the names and labels that are not ASCII: "
+    "SET client_encoding = SQL_ASCII; "
+    "SELECT oid::regclass::text, relname FROM pg_class WHERE relname::text COLLATE \"C\" !~ '^[ -~]*$' "
+    "UNION ALL SELECT attrelid::regclass::text, attname FROM pg_attribute "
+    "WHERE attname::text COLLATE \"C\" !~ '^[ -~]*$' "
+    "UNION ALL SELECT enumtypid::regtype::text, enumlabel FROM pg_enum "
+    "WHERE enumlabel::text COLLATE \"C\" !~ '^[ -~]*$';"
 )
 
 TOO_LARGE_TO_SEND: Final = (

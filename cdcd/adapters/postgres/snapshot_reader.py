@@ -470,6 +470,9 @@ class SnapshotReader:
     def _hint(self, query: PageQuery | KeyQuery, answer: Answer) -> str:
         role = self._session.names.get("role", "<role>")
         if answer.sqlstate == _NO_RIGHT:
+            if "row-level security" in answer.text_of_rows:
+                # In another language (lc_messages), the hint below has this statement too.
+                return f"ALTER ROLE {identifier(role)} BYPASSRLS; or leave the table's rows out (snapshot.exclude)."
             schema, name = identifier(query.table.relation.namespace), _sql_name(query)
             return (
                 f"Grant the rights: GRANT USAGE ON SCHEMA {schema} TO {identifier(role)}; "

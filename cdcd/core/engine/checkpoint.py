@@ -266,7 +266,7 @@ class Checkpoint:
             return cls._read(fields, authentic=authentic)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, ProtocolError) as error:
             raise PositionError(
-                f"The checkpoint in {where} cannot be read: {repr(error)[:200]}.",
+                f"The checkpoint in {where} cannot be read: {_why(error)}.",
                 hint="Something else wrote to the checkpoint topic; name another one in topics.checkpoint.",
             ) from error
 
@@ -303,6 +303,21 @@ class Checkpoint:
             downgraded=is_new and fields.get("downgraded") is True,
             authentic=authentic,
         )
+
+
+def _why(error: Exception) -> str:
+    """Return why a record is no checkpoint, for a message."""
+    match error:
+        case UnicodeDecodeError():
+            return "it is not UTF-8"
+        case json.JSONDecodeError():
+            return f"it is not JSON ({error})"
+        case KeyError(args=(name,)):
+            return f"it has no field {name!r}"
+        case TypeError() | AttributeError() | IndexError():
+            return "a field has another type than in a checkpoint"
+        case _:
+            return str(error)[:200]
 
 
 def compact(value: object) -> str:

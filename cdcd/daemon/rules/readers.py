@@ -117,7 +117,10 @@ async def refuse_untrusted(config: Config, connection: Connection, tables: Mappi
         raise ConfigError(
             "\n  ".join(["security.strict refuses to start:", *lines]),
             hint=" ".join(
-                [*dict.fromkeys(one.fix for one in found), "Without security.strict they are warnings."]
+                [
+                    *dict.fromkeys(one.fix for one in found),
+                    "Without security.strict, these findings are warnings.",
+                ]
             ),
         )
 
