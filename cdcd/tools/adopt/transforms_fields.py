@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Renamed, Transform
-from cdcd.tools.adopt.reach import Reach
+from cdcd.tools.adopt.reach import Reach, UndecidedError
 from cdcd.tools.adopt.tables import quoted
 from cdcd.tools.adopt.verdicts import Kind, Verdict, not_needed, same
 
@@ -74,11 +74,13 @@ def replace_in_values(transform: Transform, course: Course) -> Verdict:
         return _of_envelope(
             {*excluded, *renames}, "columns.exclude and fields.tables do the same inside of rows."
         )
-    if transform.listed("include", "whitelist"):
-        raise RefusedError(
-            "cdcd has no option that lists the only fields of records. Give the publication a list of the columns: "
-            "ALTER PUBLICATION ... SET TABLE orders (id, note); (PostgreSQL 15 and newer). Then accept this option."
-        )
+    if included := transform.listed("include", "whitelist"):
+        if excluded or renames:
+            raise RefusedError(
+                "cdcd adopt reads a list of the only fields (include) without exclude and renames. Write "
+                "columns.include and fields.tables by hand, and accept this option."
+            )
+        return _of_only_fields(included, reach, transform, course)
     out = [column for name in excluded if (column := _column(course, name, reach)) is not None]
     new = {
         column: name
@@ -104,6 +106,41 @@ def replace_in_values(transform: Transform, course: Course) -> Verdict:
     notes.append(_BY_KEY if new and course.known is None else "")
     notes.append(_in_other_records({*out, *new}))
     return translated(f"{' and '.join(keys) or 'No field has these names'}.", keys, notes)
+
+
+def _of_only_fields(included: tuple[str, ...], reach: Reach, transform: Transform, course: Course) -> Verdict:
+    """The verdict on a list of the only fields of rows: `columns.include`."""
+    if course.known is None:
+        raise UndecidedError("The list must have a column of each table, and the database was not asked.")
+    if lost := sorted(course.inserted - set(included)):
+        raise RefusedError(
+            f"Another transform adds field {lost[0]}, and this one leaves it out again. Remove the field there "
+            "(add.fields, static.field), and run this again."
+        )
+    fields = [name for name in included if name not in course.inserted]
+    columns = [column for name in fields if (column := _column(course, name, reach)) is not None]
+    tables = reach.tables(course.known)
+    if empty := [table for table in tables if not set(columns) & set(table.columns)]:
+        raise RefusedError(
+            f"The list has no column of {empty[0].qualified}, and cdcd would deliver all of its columns. Leave the "
+            "table out (tables.exclude), and accept this option."
+        )
+    for table in tables:
+        for column in table.columns:
+            if column in table.key and column not in columns:
+                _refuse_in_key(column, reach, course)
+        for column in table.columns:
+            if column not in columns:
+                course.renamed[column] = Renamed(None, reach.patterns)
+    return translated(
+        "columns.include.",
+        {"columns.include": _of_columns(reach, columns)},
+        [
+            "A column that gets a name of the list later is left out until columns.include is changed.",
+            today(reach),
+            _DEFAULTS if transform.flag("replace.null.with.default", default=True) else "",
+        ],
+    )
 
 
 def replace_in_keys(transform: Transform, course: Course) -> Verdict:

@@ -79,10 +79,34 @@ def test_columns_are_left_out_unless_they_are_in_a_key() -> None:
     assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
 
 
-def test_a_list_of_the_only_fields_needs_a_publication() -> None:
-    verdict = verdicts(connector(FLAT, replaced(include="id,status")), KNOWN)["b"]
-    assert verdict.kind is Kind.IMPOSSIBLE
-    assert "ALTER PUBLICATION" in verdict.why
+def test_a_list_of_the_only_fields_is_one_of_columns_and_fields_that_are_added() -> None:
+    flat = {**FLAT, "add.fields": "op"}
+    options = connector(flat, replaced(include="id,status,__op"))
+    assert verdicts(options, KNOWN)["b"].kind is Kind.DIFFERENT
+    assert config(options, KNOWN).columns.include == ("*.*.id", "*.*.status")
+    assert verdicts(options)["b"].kind is Kind.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"include": "id,status"}, "Another transform adds field __op"),
+        ({"include": "status,__op"}, "has no column of public.customers"),
+        ({"include": "email,__op"}, "Column id is in the key of public.orders"),
+        ({"include": "id,__op", "renames": "id:key"}, "without exclude and renames"),
+    ],
+)
+def test_a_list_of_the_only_fields_that_cdcd_cannot_have_stands_in_the_way(
+    given: dict[str, str], said: str
+) -> None:
+    verdict = verdicts(connector({**FLAT, "add.fields": "op"}, replaced(**given)), KNOWN)["b"]
+    assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
+    assert said in verdict.why
+
+
+def test_fields_that_are_not_in_the_list_are_gone_for_later_transforms() -> None:
+    options = connector(FLAT, replaced(include="id,status"), replaced(renames="email:mail"))
+    assert verdicts(options, KNOWN)["c"].keys == {}
 
 
 def test_the_transform_writes_defaults_for_null_unless_it_is_told_not_to() -> None:

@@ -33,7 +33,7 @@ _SHARED: Final = {
 }
 _COLUMNS: Final = (
     "id",
-    *("name", "email", "phone", "status", "total", "created_at", "updated_at"),
+    *("name", "username", "enabled", "email", "phone", "status", "total", "created_at", "updated_at"),
     *(
         "aggregatetype",
         "aggregateid",
