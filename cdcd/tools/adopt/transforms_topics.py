@@ -35,17 +35,8 @@ _TODAY: Final = (
 
 def route(transform: Transform, course: Course) -> Verdict:
     """`topics.name`, or `topics.names`; topics that are no tables' besides."""
-    expression, replacement = [
-        transform.text(each) for each in _OPTIONS.get(transform.type, ("topic.regex", "topic.replacement"))
-    ]
-    if not expression or not replacement:
-        raise RefusedError(
-            "The transform lacks its expression or its replacement, so Kafka Connect refuses the connector. Correct "
-            "it, and run "
-            "this again."
-        )
+    router = _router(transform)
     reach = course.reach(transform, skips_tombstones=False)
-    router = Router(compiled(expression), replacement)
     course.topics = course.topics.routed(router, course.accepts(transform), is_everywhere=reach.is_all)
     if any(each.type in _ROUTERS for each in _behind(transform, course)):
         return Verdict(
@@ -59,6 +50,18 @@ def route(transform: Transform, course: Course) -> Verdict:
             "routes.tables by hand, and accept this option."
         )
     return _verdict(transform, course)
+
+
+def _router(transform: Transform) -> Router:
+    expression, replacement = [
+        transform.text(each) for each in _OPTIONS.get(transform.type, ("topic.regex", "topic.replacement"))
+    ]
+    if not expression or not replacement:
+        raise RefusedError(
+            "The transform lacks its expression or its replacement, so Kafka Connect refuses the connector. Correct "
+            "it, and run this again."
+        )
+    return Router(compiled(expression), replacement)
 
 
 def _behind(transform: Transform, course: Course) -> tuple[Transform, ...]:
@@ -140,11 +143,19 @@ def outbox(transform: Transform, course: Course) -> Verdict:
         "key": transform.text("table.field.event.key", "aggregateid"),
         "payload": transform.text("table.field.event.payload", "payload"),
     }
-    if headers := _headers(transform):
+    headers = _headers(transform)
+    if headers:
         columns["headers"] = headers
     tables = [each.pattern for each in reach.tables(course.known)] or [reach.single or ""]
     topics = [topic] if _VALUE not in topic else _event_topics(topic, route_by, reach, course)
     rest = _rest(transform)
+    if moving := [each.alias for each in _behind(transform, course) if _moves(each, topics)]:
+        raise RefusedError(
+            f"Transform {moving[0]}, which comes after this one, renames the topics of events. Write `outbox` into "
+            "cdcd.yaml by hand, with the final names as topics (docs/outbox.md), and accept this option."
+        )
+    used = [each for name, each in columns.items() if name not in {"topic", "headers"}]
+    course.refuse_missing((*map(str, used), *headers.values()), reach)
     if all(tables) and topics and not rest:
         later = _LATER if _VALUE in topic else ""
         return differs(
@@ -164,6 +175,14 @@ def outbox(transform: Transform, course: Course) -> Verdict:
         "be rows in the topic of the table.",
         keys,
     )
+
+
+def _moves(transform: Transform, topics: list[str]) -> bool:
+    """Whether the transform renames one of the topics of events."""
+    if transform.type not in _ROUTERS:
+        return False
+    router = _router(transform)
+    return any(router.routed(topic) != topic for topic in topics)
 
 
 def _why(rest: str, topics: list[str]) -> str:

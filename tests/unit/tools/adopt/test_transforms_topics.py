@@ -278,6 +278,16 @@ def test_every_captured_table_is_an_outbox_if_all_records_are_events() -> None:
     assert config(options, tables).outbox.topics == ("outbox.event.Order",)
 
 
+def test_an_outbox_whose_topics_or_columns_are_others_is_for_a_person() -> None:
+    table = outbox_table("Order")
+    moved = verdicts(connector(outbox(), router(r"outbox\.event\.(.*)", "events")), (table,))["a"]
+    assert (moved.kind, "Transform b, which comes after this one" in moved.why) == (Kind.IMPOSSIBLE, True)
+    beside = verdicts(connector(outbox(), router("other", "x")), (table,))["a"]
+    assert beside.kind is Kind.DIFFERENT
+    lacking = verdicts(connector(outbox(table__field__event__key="who")), (table,))["a"]
+    assert (lacking.kind, "has no column who" in lacking.why) == (Kind.IMPOSSIBLE, True)
+
+
 @pytest.mark.parametrize(
     ("converter", "kind"),
     [

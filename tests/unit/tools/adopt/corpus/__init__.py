@@ -45,6 +45,7 @@ _COLUMNS: Final = (
         "payload",
     ),
     *("timestamp", "message_key", "partition_key", "topic_name", "request_id", "headers"),
+    *("org_id", "trace_id", "source", "content_type", "author", "operation", "txid"),
 )
 _TEXTS: Final = frozenset(_COLUMNS) - {"id", "total", "created_at", "updated_at", "timestamp"}
 _NAMES: Final = ("customers", "orders", "products", "inventory", "outbox", "message", "signals", "heartbeat")
