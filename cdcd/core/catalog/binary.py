@@ -14,6 +14,7 @@ from math import inf, isinf, isnan, nextafter
 from struct import Struct, pack, unpack
 from typing import TYPE_CHECKING, Final
 
+from cdcd.core.pauses import PAUSE_ITEMS, pause
 from cdcd.core.protocol.peek import COMPILED
 
 if TYPE_CHECKING:
@@ -233,7 +234,9 @@ def bits_text(data: bytes) -> str:
     size = integer(data[:4], 4)
     if size < 0 or len(data) != 4 + (size + 7) // 8:
         raise ValueError("a bit string's length does not fit its bits")
-    return "".join([f"{byte:08b}" for byte in data[4:]])[:size]
+    # A string for each byte would need 60 times the memory of the bits.
+    whole = f"{int.from_bytes(data[4:], 'big'):b}".zfill(8 * (len(data) - 4))
+    return whole[:size]
 
 
 def point_text(data: bytes) -> str:
@@ -259,7 +262,11 @@ def read_array(data: bytes) -> tuple[list[int], list[int], list[bytes | None]]:
         total *= lengths[-1]
     if total < 0 or 4 * total > len(data):
         raise ValueError("an array's dimensions do not fit its elements")
-    elements = [fields.value() for _ in range(total)]
+    elements: list[bytes | None] = []
+    for number in range(total):
+        if number % PAUSE_ITEMS == 0:
+            pause()
+        elements.append(fields.value())
     fields.end()
     return lengths, bounds, elements
 
@@ -277,7 +284,9 @@ def hstore_text(data: bytes) -> str:
     """Return the text of hstore_out: `"a"=>"1", "b"=>NULL`."""
     fields = Fields(data)
     pairs: list[str] = []
-    for _ in range(fields.integer(4)):
+    for number in range(fields.integer(4)):
+        if number % PAUSE_ITEMS == 0:
+            pause()
         key, value = fields.value(), fields.value()
         if key is None:
             raise ValueError("a key of an hstore is NULL")

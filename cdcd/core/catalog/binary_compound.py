@@ -14,6 +14,7 @@ from cdcd.core.catalog.binary import Fields
 from cdcd.core.catalog.binary_text import Reader, WithoutReaderError, plain
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES, EXTENSIONS, NESTING_MAX, READERS
+from cdcd.core.pauses import PAUSE_ITEMS, pause
 
 _SPACES: Final = r" \t\n\r\v\f"
 _ROW_SPECIAL: Final = re.compile(rf'[{_SPACES}"\\(),]')
@@ -42,7 +43,11 @@ class _Array:
         lengths, bounds, elements = binary.read_array(data)
         if not elements:
             return "{}"
-        texts = ["NULL" if each is None else self._quoted(self._element(each)) for each in elements]
+        texts: list[str] = []
+        for number, each in enumerate(elements):
+            if number % PAUSE_ITEMS == 0:
+                pause()
+            texts.append("NULL" if each is None else self._quoted(self._element(each)))
         for length in reversed(lengths):
             texts = [
                 f"{{{self._delimiter.join(texts[at : at + length])}}}" for at in range(0, len(texts), length)
@@ -116,7 +121,9 @@ class _Multirange:
     def text(self, data: bytes) -> str:
         fields = Fields(data)
         texts: list[str] = []
-        for _ in range(fields.integer(4)):
+        for number in range(fields.integer(4)):
+            if number % PAUSE_ITEMS == 0:
+                pause()
             value = fields.value()
             if value is None:
                 raise ValueError("a range of a multirange is NULL")

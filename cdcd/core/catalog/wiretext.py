@@ -9,6 +9,8 @@ keeps offsets, and the results are encoded as Latin-1 again. So UTF-8 passes unc
 from codecs import getincrementaldecoder
 from typing import Final
 
+from cdcd.core.pauses import pause
+
 PIECE_BYTES: Final = 1 << 20
 """Bytes that are checked at a time."""
 
@@ -38,6 +40,7 @@ def checked(data: bytes) -> bytes:
     decoder = getincrementaldecoder("utf-8")()
     for at in range(0, len(data), PIECE_BYTES):
         decoder.decode(data[at : at + PIECE_BYTES], at + PIECE_BYTES >= len(data))
+        pause()
     return data
 
 

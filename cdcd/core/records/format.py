@@ -8,7 +8,7 @@ of `Format` and of nothing else; `available.py` has one row for each.
 from collections.abc import Mapping
 from typing import Final
 
-from cdcd.core.catalog.wiretext import checked, to_bytes
+from cdcd.core.catalog.wiretext import checked
 from cdcd.core.protocol.messages import Binary, LogicalMessage, Relation, Value
 from cdcd.core.records.debezium_json.source_block import OPS, TransactionFacts
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
@@ -104,9 +104,9 @@ class Schemas:
             ValueError, IndexError: it is malformed.
         """
         if isinstance(value, Binary):
-            to_bytes(table.converters[column].binary(value.data))
+            checked(table.converters[column].wire_of_binary(value.data))
         elif isinstance(value, bytes):
-            table.converters[column].json(checked(value).decode("latin-1"))
+            table.converters[column].wire(checked(value))
 
 
 class Drafts:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from librt.strings import BytesWriter
 
 from cdcd.core.catalog.wiretext import checked
+from cdcd.core.pauses import PAUSE_ITEMS, pause
 from cdcd.core.records.avro.schemas import has_default, is_string_map
 from cdcd.core.records.debezium_json.connect_schema import Schema
 
@@ -84,6 +85,7 @@ def _append_large(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         piece = data[at:after]
         decoder.decode(piece, after == end)
         out.write(piece)
+        pause()
         at = after
 
 
@@ -91,6 +93,7 @@ def append_slice(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
     """Append `data[at:end]`, a large slice in pieces, so that there is no third copy of it."""
     while end - at > BUFFER_BYTES_MAX:
         out.write(data[at : at + BUFFER_BYTES_MAX])
+        pause()
         at += BUFFER_BYTES_MAX
     out.write(data[at:end])
 
@@ -221,7 +224,9 @@ def _write_items(schemas: Sequence[Schema], items: list[list[Any]], out: BytesWr
     """Append a block of items, each of which has one part per schema, and the end of the blocks."""
     if items:
         write_long(len(items), out)
-        for item in items:
+        for number, item in enumerate(items):
+            if number % PAUSE_ITEMS == 0:
+                pause()
             for schema, part in zip(schemas, item, strict=True):
                 write_value(schema, part, out)
     out.append(0)

@@ -16,7 +16,7 @@ from librt.strings import BytesWriter
 
 from cdcd.core.catalog.binary_text import WithoutReaderError
 from cdcd.core.catalog.hints import HINT, HINT_BINARY
-from cdcd.core.catalog.wiretext import EXPONENT, NINE, POINT, ZERO
+from cdcd.core.catalog.wiretext import EXPONENT, NINE, POINT, ZERO, checked
 from cdcd.core.errors import CdcdError, ProtocolError, WithoutBinaryError
 from cdcd.core.protocol import messages
 from cdcd.core.protocol.frames import XLOG_HEADER
@@ -266,10 +266,9 @@ def _problem(value: Value, converter: Converter) -> str:
     """Return what is wrong with a value, "" if nothing is; the value itself is not shown, because it may be secret."""
     try:
         if isinstance(value, Binary):
-            converter.binary(value.data).encode("latin-1").decode("utf-8")
+            checked(converter.wire_of_binary(value.data))
         elif isinstance(value, bytes):
-            value.decode("utf-8")
-            converter.json(value.decode("latin-1"))
+            converter.wire(checked(value))
     except WithoutReaderError:
         return WITHOUT_READER
     except UnwritableError:

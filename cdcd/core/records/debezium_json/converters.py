@@ -51,6 +51,7 @@ from cdcd.core.catalog.logical import LogicalType
 from cdcd.core.catalog.modes import DEFAULTS, Modes, logical_type_under
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.wiretext import EXPONENT, NINE, POINT, ZERO
+from cdcd.core.pauses import pause
 from cdcd.core.records.debezium_json import literals
 from cdcd.core.records.debezium_json.converter import (
     AS_IS,
@@ -334,6 +335,10 @@ class Bytea(Converter):
         return base64_json(placeholder.encode("utf-8"))
 
 
+_PIECE_BITS: Final = 1 << 16
+"""Number of bits that are converted at a time; a multiple of 8."""
+
+
 class Bits(Converter):
     """Converts bit and bit varying; the modifier is the declared length."""
 
@@ -341,10 +346,14 @@ class Bits(Converter):
         self._single = modifier == 1
 
     def json(self, text: str) -> str:
-        number = int(f"0{text}", 2)
         if self._single and text:
-            return "true" if number else "false"
-        return base64_json(number.to_bytes((number.bit_length() + 7) // 8, "little"))
+            return "true" if int(text, 2) else "false"
+        pieces: list[bytes] = []
+        for end in range(len(text), 0, -_PIECE_BITS):
+            bits = text[max(0, end - _PIECE_BITS) : end]
+            pieces.append(int(bits, 2).to_bytes((len(bits) + 7) // 8, "little"))
+            pause()
+        return base64_json(b"".join(pieces).rstrip(b"\0"))
 
     def binary(self, data: bytes) -> str:
         return self.json(binary.bits_text(data))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import BytesWriter, read_i32_be
 
 from cdcd.core.catalog import binary
+from cdcd.core.pauses import PAUSE_BYTES, pause
 from cdcd.core.protocol.peek import COMPILED
 from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, escape_pieces, gathered
 from cdcd.core.records.debezium_json.strings import BACKSLASH, QUOTE, quote
@@ -107,7 +108,11 @@ def hstore_json(text: str) -> str:
     """The JSON object of an hstore literal, in the order of the text; a NULL value is null."""
     pairs: list[str] = []
     at = 0
+    pause_at = PAUSE_BYTES
     while at < len(text):
+        if at >= pause_at:
+            pause()
+            pause_at = at + PAUSE_BYTES
         match = _PAIR.match(text, at)
         if match is None:
             raise ValueError("malformed hstore literal")
@@ -180,7 +185,11 @@ def write_array(data: bytes, at: "i64", end: "i64", delimiter: int, out: ArraySi
     is_open = False
     """Whether the last part was an opening brace."""
     begun = False
+    pause_at: i64 = at + PAUSE_BYTES
     while at < end:
+        if at >= pause_at:
+            pause()
+            pause_at = at + PAUSE_BYTES
         if begun and depth == 0:
             raise ValueError(_MALFORMED)
         byte: i64 = data[at]
@@ -304,7 +313,11 @@ def write_binary_array(data: bytes, at: "i64", end: "i64", out: ArraySink) -> No
     counts = [0] * len(lengths)
     """How many items of each dimension have been given."""
     number: i64 = 0
+    pause_at: i64 = at + PAUSE_BYTES
     while number < total:
+        if at >= pause_at:
+            pause()
+            pause_at = at + PAUSE_BYTES
         for place in range(len(counts)):
             if not any(counts[place:]):
                 out.open()
@@ -344,3 +357,4 @@ def write_flat_array(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> No
         piece = data[begin : stop if after < 0 else after]
         begin += len(piece)
         out.write(piece.translate(_JSON_OF_INTEGERS).replace(_NULL, b"null"))
+        pause()

@@ -1,7 +1,8 @@
 """Converts large values piece by piece.
 
 To convert a value of hundreds of megabytes as a whole would need several copies of it, and would block the
-interpreter in the meantime. So values larger than `PIECE_BYTES` are converted in pieces, which are joined once.
+interpreter in the meantime. So values larger than `PIECE_BYTES` are converted in pieces, which are joined once, with
+a pause after each piece.
 """
 
 import io
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from cdcd.core.catalog.wiretext import checked
+from cdcd.core.pauses import pause
 
 PIECE_BYTES: Final = 786_432
 """Number of bytes in a piece. The number is a multiple of the six hexadecimal digits of three bytes, so that base64
@@ -48,6 +50,7 @@ def gathered(pieces: Iterable[bytes]) -> bytes:
     buffer = io.BytesIO()
     for piece in pieces:
         buffer.write(piece)
+        pause()
     # This copies nothing, because the value takes over the buffer.
     return buffer.getvalue()
 
@@ -57,6 +60,7 @@ def base64_pieces(data: Part, at: int, end: int) -> Iterator[bytes]:
     while at < end:
         after = min(at + PIECE_BYTES, end)
         yield b2a_base64(data[at:after], newline=False)
+        pause()
         at = after
 
 
@@ -68,6 +72,7 @@ def bytes_pieces_of_hex(data: bytes, at: int, end: int) -> Iterator[bytes]:
     while at < end:
         after = min(at + PIECE_BYTES, end)
         yield a2b_hex(data[at:after])
+        pause()
         at = after
 
 

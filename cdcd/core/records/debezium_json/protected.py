@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cdcd.core.catalog.protection import ENCRYPT, EXCLUDE, HASH, MASK, TRUNCATE, ColumnRule
-from cdcd.core.catalog.wiretext import checked, to_bytes, wire
+from cdcd.core.catalog.wiretext import checked, wire
 from cdcd.core.records.debezium_json.converter import AS_IS, STRING, Converter
 from cdcd.core.records.debezium_json.strings import quote
 
@@ -54,20 +54,23 @@ class Replaced(Converter):
     def wire(self, value: bytes) -> bytes:
         if self._is_shown_as_sent:
             return self.replacement(checked(value))
-        return Converter.wire(self, value)
+        return self._of_json(self._column.wire(value))
 
     def json(self, text: str) -> str:
-        return self._of_json(self._column.json(text))
+        return self._of_json(self._column.json(text).encode("latin-1")).decode("latin-1")
+
+    def wire_of_binary(self, data: bytes) -> bytes:
+        return self._of_json(self._column.wire_of_binary(data))
 
     def binary(self, data: bytes) -> str:
-        return self._of_json(self._column.binary(data))
+        return self._of_json(self._column.binary(data).encode("latin-1")).decode("latin-1")
 
-    def _of_json(self, json_text: str) -> str:
-        """Return the JSON in place of a value whose own JSON is given; both are wire text."""
-        shown = to_bytes(json_text)
-        if json_text.startswith('"'):
-            shown = str(json.loads(shown.decode("utf-8"))).encode("utf-8")
-        return self.replacement(shown).decode("latin-1")
+    def _of_json(self, shown: bytes) -> bytes:
+        """Return the JSON in place of a value whose own JSON is given."""
+        checked(shown)
+        if shown.startswith(b'"'):
+            shown = str(json.loads(shown)).encode("utf-8")
+        return self.replacement(shown)
 
 
 class Truncated(Replaced):

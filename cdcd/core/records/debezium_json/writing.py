@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import BytesWriter, read_i16_be
 
 from cdcd.core.catalog.wiretext import MINUS, POINT, ZERO
+from cdcd.core.pauses import pause
 from cdcd.core.records.debezium_json.pieces import PIECE_BYTES
 from cdcd.core.records.debezium_json.strings import BACKSLASH, QUOTE, escaped, quote
 
@@ -57,6 +58,7 @@ def write_string(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
     if end - at >= _LONG:
         while end - at > PIECE_BYTES:
             out.write(escaped(data[at : at + PIECE_BYTES]))
+            pause()
             at += PIECE_BYTES
         out.write(escaped(data[at:end]))
     else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from librt.strings import BytesWriter
 
+from cdcd.core.pauses import PAUSE_ITEMS, pause
 from cdcd.core.records.avro.schemas import DECIMAL, is_string_map
 from cdcd.core.records.avro.writing import (
     RANGES,
@@ -243,7 +244,9 @@ def _write_items(schema: Schema, items: list[Any], out: BytesWriter) -> None:
 
 
 def _write_entries(schema: Schema, pairs: list[list[Any]], out: BytesWriter) -> None:
-    for key, value in pairs:
+    for place, (key, value) in enumerate(pairs):
+        if place % PAUSE_ITEMS == 0:
+            pause()
         part = BytesWriter()
         for number, each, found in ((_KEY, schema["keys"], key), (_VALUE, schema["values"], value)):
             if found is None and each["optional"]:
