@@ -1,9 +1,9 @@
 """Pauses in the conversion of large values, in which other threads run.
 
-Compiled code keeps the interpreter's lock, because the interpreter gives the lock to a waiting thread only while it runs
-Python's own code. So a loop of compiled code over a large value calls `pause` again and again. The engine converts
-large values in a thread (`Engine.has_large`). During each pause, the event loop can send status updates and the thread
-of the advisory lock can prove that the lock is held.
+Compiled code keeps the interpreter's lock, because the interpreter gives the lock to a waiting thread only while it
+runs Python's own code. So a loop of compiled code over a large value calls `pause` at regular intervals. The engine
+converts large values in a thread (`Engine.has_large`). During each pause, the event loop can send status updates, and
+the thread of the advisory lock can prove that the lock is held.
 
 This module is not compiled, so that a call of `pause` runs Python's own code.
 """

@@ -13,12 +13,15 @@ result by a method of the engine. A session ends by an exception, or returns whe
 `TransientError` the supervisor starts a new session, which resumes from the checkpoint. After a `FatalError` the
 process ends.
 
-All tasks run in one event loop, so no lock is needed. The blocking calls of the sink run in the Kafka thread.
+All tasks run in one event loop. The blocking calls of the sink run in the Kafka thread. While the engine may convert a
+large value (`Engine.has_large`), `next_action` runs in a thread, so that status updates are sent meanwhile. Every other
+call of the engine waits for the thread (`_engine_free`).
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -161,7 +164,12 @@ class Pipeline:
         tap: Tap | None = None,
     ) -> None:
         self._engine = engine
+        self._tap = tap
         self._verbs: Engine | Tap = engine if tap is None else tap
+        self._engine_free = asyncio.Lock()
+        """Held while the engine works in a thread, and for each call of the engine from another task than `_drive`."""
+        self._status = b""
+        """The last status update, which is sent again while the engine works in a thread."""
         self._written: tuple[frozenset[str], ...] = ()
         """Topics of the parts of an incomplete Kafka transaction."""
         self._stream = opened.stream
@@ -245,9 +253,12 @@ class Pipeline:
 
         Tasks for actions that take time are added to `beside`.
         """
-        verbs = self._verbs
+        verbs, engine = self._verbs, self._engine
         while True:
-            action = verbs.next_action(time.monotonic(), time.time_ns() // 1000)
+            if engine.has_large:
+                action = await self._next_in_thread()
+            else:
+                action = verbs.next_action(time.monotonic(), time.time_ns() // 1000)
             kind = type(action)
             if kind is Turn:
                 await asyncio.sleep(0)
@@ -255,6 +266,7 @@ class Pipeline:
                 self._update_telemetry()
                 await self._pause(action.until)
             elif isinstance(action, Status):
+                self._status = action.data
                 await self._stream.send(action.data)
             elif isinstance(action, End):
                 if action.error is not None:
@@ -263,6 +275,35 @@ class Pipeline:
             else:
                 beside[:] = [task for task in beside if not task.done()]
                 beside.append(group.create_task(self._carry_out(action), name=kind.__name__))
+
+    async def _next_in_thread(self) -> Action:
+        """Ask for the next action in a thread, because the engine may convert a large value."""
+        action: Action | None = None
+        async with self._engine_free:
+            now, unix_us = time.monotonic(), time.time_ns() // 1000
+            try:
+                action = await self._in_thread(lambda: self._engine.next_action(now, unix_us))
+            finally:
+                if self._tap is not None:
+                    self._tap.asked(action, now, unix_us)
+        return action
+
+    async def _in_thread(self, call: Callable[[], Action]) -> Action:
+        """Make the call in a thread, and send the last status update again at each interval until the call ends.
+
+        A session that ends meanwhile waits for the thread, because the thread uses the session's spool.
+        """
+        working = asyncio.get_running_loop().run_in_executor(None, call)
+        try:
+            while not (await asyncio.wait({working}, timeout=self._engine.status_interval_s))[0]:
+                if self._status:
+                    await self._stream.send(self._status)
+        finally:
+            while not working.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait({working})
+            working.exception()
+        return working.result()
 
     async def _pause(self, until: float | None) -> None:
         """Wait for a report to the engine, at most until this time (monotonic seconds; None: no limit)."""
@@ -298,7 +339,9 @@ class Pipeline:
         finally:
             self._telemetry.writing = self._written
         now = time.monotonic()
-        self._verbs.delivered(batch, now)
+        async with self._engine_free:
+            self._verbs.delivered(batch, now)
+            self._update_telemetry()
         self._telemetry.kafka_bytes += batch.size
         if batch.heartbeat_bytes:
             self._telemetry.heartbeats += 1
@@ -311,7 +354,6 @@ class Pipeline:
                 batch.commit_times, time.time_ns() // 1000 - POSTGRES_EPOCH_US
             )
             self._telemetry.last_commit_time = (batch.commit_time + POSTGRES_EPOCH_US) / 1e6
-        self._update_telemetry()
 
     async def _refuse(self, action: Ship, error: TopicRefusedError, *, is_lost: bool) -> bool:
         """Kafka refused records of a batch. False: the batch goes out again without them. True: Kafka holds the batch.
@@ -333,12 +375,14 @@ class Pipeline:
             raise TransientError(
                 "The checkpoint changed while records were refused.", hint="cdcd starts over."
             )
-        self._verbs.refused(action.batch, refused, time.monotonic(), is_lost=is_lost)
+        async with self._engine_free:
+            self._verbs.refused(action.batch, refused, time.monotonic(), is_lost=is_lost)
         return False
 
     async def _describe(self, action: Describe) -> None:
         description, types, seen = await self._look_up(action.relation, tentative=action.tentative)
-        self._verbs.described(action.relation, description, types, time.monotonic(), seen=seen)
+        async with self._engine_free:
+            self._verbs.described(action.relation, description, types, time.monotonic(), seen=seen)
 
     async def _ensure_topics(self, action: EnsureTopics) -> None:
         ahead = action.ahead
@@ -347,52 +391,62 @@ class Pipeline:
         refused = await self._kafka.await_topics(
             action.topics, keyless=action.keyless, ahead=ahead, again=action.again
         )
-        if refused:
-            self._verbs.topics_refused(refused, time.monotonic())
         ready = tuple([topic for topic in action.topics if topic not in refused])
-        self._verbs.topics_ready(ready, time.monotonic())
+        async with self._engine_free:
+            if refused:
+                self._verbs.topics_refused(refused, time.monotonic())
+            self._verbs.topics_ready(ready, time.monotonic())
 
     async def _ensure_schemas(self, action: EnsureSchemas) -> None:
         assert self._registrar is not None, "only a format with a registry has schemas"
         refused = await self._registrar.ensure(action.schemas)
         # Sessions with schema ids are not recorded (`Config`), so the tap is skipped.
-        if refused:
-            self._engine.schemas_refused(refused, time.monotonic())
         ready = tuple([use for use in action.schemas if use not in refused])
-        self._engine.schemas_ready(ready, time.monotonic())
+        async with self._engine_free:
+            if refused:
+                self._engine.schemas_refused(refused, time.monotonic())
+            self._engine.schemas_ready(ready, time.monotonic())
 
     async def _run_heartbeat_query(self, _action: RunHeartbeatQuery) -> None:
         assert self._heartbeat is not None, "only a configuration with a query has it run"
         await self._heartbeat.run()
-        self._verbs.heartbeat_query_ended(time.monotonic())
+        async with self._engine_free:
+            self._verbs.heartbeat_query_ended(time.monotonic())
 
     async def _begin_stream(self, _action: Begin) -> None:
         self._snapshots.close_export()
         await self._begin()
-        self._verbs.stream_begun(time.monotonic())
+        async with self._engine_free:
+            self._verbs.stream_begun(time.monotonic())
         self._telemetry.reading = False
 
     async def _ask(self, action: Ask) -> None:
         answer = await self._snapshots.answer(action.question)
-        self._verbs.answered(action.ticket, answer, time.monotonic())
+        async with self._engine_free:
+            self._verbs.answered(action.ticket, answer, time.monotonic())
 
     # Events from outside.
 
     async def _read(self) -> None:
-        engine = self._engine
         while True:
-            while not engine.wants_frames:
+            while not await self._wants_frames():
                 self._wanted.clear()
                 await self._wanted.wait()
             frames = await self._stream.receive(READ_BYTES)
-            self._look_up.received(frames)
-            self._verbs.frames_received(frames, time.monotonic())
+            async with self._engine_free:
+                self._look_up.received(frames)
+                self._verbs.frames_received(frames, time.monotonic())
             self._large.received(peek.lsn_of(frames[-1]))
             self._reported.set()
 
+    async def _wants_frames(self) -> bool:
+        async with self._engine_free:
+            return self._engine.wants_frames
+
     async def _await_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
-        self._verbs.stop()
+        async with self._engine_free:
+            self._verbs.stop()
         self._reported.set()
 
     async def _watch_lock(self) -> None:
@@ -404,12 +458,13 @@ class Pipeline:
         if not lost.sqlstate:
             # The server sent no last message. If it did, it is alive, and the next connection attempt shows more.
             self._telemetry.reach.failed("postgres", failure, asked_at=now, patience_s=0.0, now=now)
-        self._verbs.lock_lost(
-            failure,
-            lost.sqlstate,
-            shutting_down=lost.admin_shutdown and not self._lock.lapsed,
-            now=now,
-        )
+        async with self._engine_free:
+            self._verbs.lock_lost(
+                failure,
+                lost.sqlstate,
+                shutting_down=lost.admin_shutdown and not self._lock.lapsed,
+                now=now,
+            )
         self._reported.set()
 
     async def _look_around(self) -> None:
@@ -419,8 +474,9 @@ class Pipeline:
                 await self._survey()
                 process.collect()
                 survey_at = time.monotonic() + SURVEY_S
-            self._engine.tick(time.monotonic(), time.time_ns() // 1000)
-            self._count()
+            async with self._engine_free:
+                self._engine.tick(time.monotonic(), time.time_ns() // 1000)
+                self._count()
             await asyncio.sleep(COUNT_S)
 
     # Figures.

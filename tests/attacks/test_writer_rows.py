@@ -190,3 +190,38 @@ def test_the_memory_goes_back_once_the_row_is_confirmed(written):
     written.writes("INSERT INTO t VALUES (2, 'small')")
     written.passes(process)
     assert len(written.claimed()) == 1
+
+
+SMALL_ELEMENTS = {
+    "texts": ("text[]", "array_fill('a'::text, ARRAY[4000000])", "plain"),
+    "numbers": ("numeric[]", "array_fill(1.5, ARRAY[2000000])", "plain"),
+    "texts, streamed": ("text[]", "array_fill('a'::text, ARRAY[4000000])", "streamed"),
+}
+"""Type, SQL of an array whose conversion takes longer than `SENDER_TIMEOUT`, and how the server sends it."""
+
+SENDER_TIMEOUT = "3s"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    cases(
+        {kind: kind for kind in SMALL_ELEMENTS},
+        "a session that ends before the row is delivered, at each start, by an array of small elements",
+        failed={*SMALL_ELEMENTS},
+    ),
+)
+def test_an_array_of_small_elements_does_not_stop_the_status_updates(written, kind):
+    type_name, value, way = SMALL_ELEMENTS[kind]
+    written.table(type_name)
+    written.writes(f'ALTER DATABASE "{written.database.name}" SET wal_sender_timeout = \'{SENDER_TIMEOUT}\'')
+    process = written.started()
+    rows = [f"INSERT INTO t VALUES (1, {value})"]
+    if way == "streamed":
+        rows.append("INSERT INTO t SELECT n, NULL, repeat('x', 1000) FROM generate_series(2, 80000) n")
+    written.writes(*rows)
+    written.passes(process)
+    # THEN the server has ended no connection, so the row was received once
+    assert len([event for event in process.events if event["event"] == "stream.started"]) == 1
+    assert not process.saw("session.lost")
+    (found,) = written.claimed()
+    assert len(found["after"]["body"]) >= 2_000_000

@@ -109,16 +109,20 @@ class Tap:
 
     def next_action(self, now: float, unix_us: int) -> Action:
         """See `Engine.next_action`."""
-        self._unix_us = unix_us
         action: Action | None = None
         try:
             action = self._engine.next_action(now, unix_us)
         finally:
-            if self._writer is not None:
-                self._keep(item_of_next(action, now, unix_us))
+            self.asked(action, now, unix_us)
+        return action
+
+    def asked(self, action: Action | None, now: float, unix_us: int) -> None:
+        """Record a call of `Engine.next_action` that the pipeline made in a thread; None if the call failed."""
+        self._unix_us = unix_us
+        if self._writer is not None:
+            self._keep(item_of_next(action, now, unix_us))
         if type(action) is Describe:
             self._tentative = action.tentative
-        return action
 
     def frames_received(self, frames: list[bytes], now: float) -> None:
         """See `Engine.frames_received`."""

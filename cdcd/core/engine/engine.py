@@ -19,6 +19,9 @@ stream means), `BetweenTransactions` (what has its place between two transaction
 true), `Questions` (what is asked about tables), `Feedback` (when a status update is sent), `TimedRecords` (when
 heartbeats and watermarks are made, and what they name) and `Ending` (why the session ends).
 The order of `next_action` is the order of urgency: status updates, heartbeats, batches, frames, tables.
+
+A large value is converted in `next_action` only, and only after `has_large` has become true. The shell then calls
+`next_action` in a thread, sends status updates meanwhile, and calls no other method of the engine before it returns.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,7 +30,7 @@ from typing import Final
 
 from cdcd.core.catalog.patterns import matcher
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
-from cdcd.core.engine.actions import Action, Answer, End, Status, Turn, Wait
+from cdcd.core.engine.actions import Action, Answer, Differences, End, Status, Turn, Wait
 from cdcd.core.engine.between_transactions import BetweenTransactions
 from cdcd.core.engine.change_records import ChangeRecords
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
@@ -49,7 +52,7 @@ from cdcd.core.engine.fates import (
 from cdcd.core.engine.feedback import Feedback, reply_requested
 from cdcd.core.engine.healing import Healing
 from cdcd.core.engine.incremental import Incremental
-from cdcd.core.engine.ingest import Ingest
+from cdcd.core.engine.ingest import STEP_BYTES, Ingest
 from cdcd.core.engine.labels import EnumQuestions, Labels
 from cdcd.core.engine.left_out import LeftOutTables
 from cdcd.core.engine.message_records import MessageRecords
@@ -72,10 +75,20 @@ from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.core.records.encoder import Encoder, Record
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.snapshot.progress import Progress
-from cdcd.core.snapshot.reading import Visibility
+from cdcd.core.snapshot.reading import Rows, Visibility
 from cdcd.core.snapshot.signals import RESUMED
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.position import Counts, Position
+
+
+def _has_larger(answer: Answer, bytes_max: int) -> bool:
+    """Return whether the answer has a row of more than `bytes_max` bytes."""
+    if isinstance(answer, Rows):
+        return answer.size > bytes_max and max(map(len, answer.lines)) > bytes_max
+    if isinstance(answer, Differences):
+        return any(len(line) > bytes_max for line in (*answer.updates, *answer.inserts))
+    return False
+
 
 COMING_S: Final = 0.2
 """Seconds until it is looked again whether further tables may come back, if as many as may come at a time do so."""
@@ -244,6 +257,10 @@ class Engine:
             self._questions.leave(oid, SET_ASIDE)
         self._streams = False
         self._told_last = False
+        self._has_large_rows = False
+        """True if rows of tables with a large one may wait to be encoded."""
+        self._kept_answers: list[tuple[int, Answer]] = []
+        """Answers with rows that `next_action` takes, because some of the rows may be large."""
 
     def _owns(self, oid: int, name: str) -> bool:
         """Whether the table has the name where the stream is."""
@@ -279,6 +296,16 @@ class Engine:
     def checkpoint(self) -> Checkpoint:
         """The newest checkpoint that the broker holds."""
         return self._delivery.checkpoint
+
+    @property
+    def has_large(self) -> bool:
+        """Whether `next_action` may convert a large value, and is called in a thread for that."""
+        return self._has_large_rows or self._ingest.has_large
+
+    @property
+    def status_interval_s(self) -> float:
+        """Seconds between status updates to PostgreSQL."""
+        return self._feedback.interval_s
 
     @property
     def delivered_progress(self) -> Progress:
@@ -342,6 +369,7 @@ class Engine:
     def stream_begun(self, now: float) -> None:
         """START_REPLICATION was accepted."""
         self._streams = True
+        self._has_large_rows = len(self._kept_answers) > 0
         for each in self._timed:
             each.start(now)
 
@@ -383,14 +411,14 @@ class Engine:
         self._topics.ready(topics)
         self._ingest.relations.topics_ready()
         self.incremental.look_ups.topics_ready(now)
-        self._between.reached(now)
+        self._between_soon(now)
 
     def schemas_ready(self, schemas: Collection[SchemaUse], now: float) -> None:
         """These schemas are registered, and their ids are in the encoders' `SchemaIds`."""
         self._topics.registered(schemas)
         self._ingest.relations.topics_ready()
         self.incremental.look_ups.topics_ready(now)
-        self._between.reached(now)
+        self._between_soon(now)
 
     def topics_refused(self, refused: Mapping[str, CdcdError], now: float) -> None:
         """Records cannot go to these topics, each for a reason. The tables that have them are set aside.
@@ -406,7 +434,7 @@ class Engine:
                 raise error
             for each in oids:
                 self._fault(each, TOPIC, error)
-        self._between.reached(now)
+        self._between_soon(now)
 
     def schemas_refused(self, refused: Mapping[SchemaUse, CdcdError], now: float) -> None:
         """The registry refuses these schemas. The tables that have them are set aside.
@@ -421,13 +449,41 @@ class Engine:
                 raise error
             for oid in oids:
                 self._fault(oid, REGISTRY, error)
-        self._between.reached(now)
+        self._between_soon(now)
 
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
         """The answer to a question about tables."""
+        if self._has_large_rows or _has_larger(answer, STEP_BYTES):
+            self._has_large_rows = True
+            self._kept_answers.append((ticket, answer))
+        else:
+            self._take_answer(ticket, answer, now)
+
+    def _take_answer(self, ticket: int, answer: Answer, now: float) -> None:
         self._questions.dispatch(ticket, answer, now)
         self._ending.fail(self._questions.failure)
         self._between.reached(now)
+
+    def _between_soon(self, now: float) -> None:
+        """Place rows between two transactions; `next_action` places them if some of them may be large."""
+        if not self._has_large_rows:
+            self._between.reached(now)
+
+    def _place_large_rows(self, now: float) -> bool:
+        """Take an answer that was kept, or else place rows between two transactions.
+
+        Returns:
+            True if an answer was taken.
+        """
+        if self._kept_answers:
+            ticket, answer = self._kept_answers.pop(0)
+            self._take_answer(ticket, answer, now)
+            return True
+        if self._has_large_rows:
+            self._between.reached(now)
+            # The last rows of a table wait for the others until the stream begins.
+            self._has_large_rows = self.is_reading or self.incremental.waiting.bytes > 0
+        return False
 
     def delivered(self, batch: Batch, now: float) -> None:
         """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
@@ -677,7 +733,7 @@ class Engine:
         action = action or self._delivery.next_batch(now) or self._ingest.relations.next(now)
         if action is not None:
             return action
-        if self._ingest.advance(now, unix_us):
+        if self._place_large_rows(now) or self._ingest.advance(now, unix_us):
             return Turn()
         action = (
             self._ingest.relations.next(now)

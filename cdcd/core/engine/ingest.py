@@ -45,6 +45,10 @@ TURN_EVENTS: Final = 256
 """Number of events or steps that are processed before other tasks run, which takes some milliseconds in uncompiled
 code."""
 
+STEP_BYTES: Final = 262_144
+"""Bytes of a message or row above which it is converted in a thread (`Engine.has_large`): as many as the shell receives,
+and the spool returns, at a time."""
+
 
 class Ingest:
     """Processes the frames of a session: `accept` takes frames, then `advance` is called until `is_idle`.
@@ -86,15 +90,24 @@ class Ingest:
         self._held: KeptStep | None = None
         self._splits = False
         """True if the steps come from `left_out`."""
+        self._has_large_frame = False
+        self._has_large_step = False
+        """True if the held step is a large message of the spool."""
 
     @property
     def is_idle(self) -> bool:
         """True if all received frames are processed."""
         return self._steps is None
 
+    @property
+    def has_large(self) -> bool:
+        """True if the next steps may convert a large message."""
+        return self._has_large_frame or self._has_large_step
+
     def accept(self, frames: list[bytes]) -> None:
         """Take the next frames of the stream."""
         assert self._steps is None, "the former frames are not worked off"
+        self._has_large_frame = len(frames) > 0 and len(frames[-1]) > STEP_BYTES
         steps: Iterator[KeptStep] = self._kept(self._assembler.assemble(frames))
         if self._returned:
             steps = chain(self._returned, steps)
@@ -166,12 +179,19 @@ class Ingest:
                 step = next(self._steps, None)
                 if step is None:
                     self._steps = None
+                    self._has_large_frame = False
+                    return True
+                if not self._has_large_frame and _is_large(step):
+                    # The caller sees `has_large` before the step is processed.
+                    self._held = step
+                    self._has_large_step = True
                     return True
             else:
                 self._held = None
             left -= self._take(step, now)
             if self._is_held() or self._waits():
                 return False
+            self._has_large_step = False
         return True
 
     def _waits(self) -> bool:
@@ -301,6 +321,15 @@ class Ingest:
 
     def _turn(self, step: Turn, now: float) -> None:
         """Do nothing: the step ends the turn (`_take`), so that other tasks run."""
+
+
+def _is_large(step: KeptStep) -> bool:
+    """Return whether the step has a large message, which the spool or a held step may have kept."""
+    if isinstance(step, Changes):
+        # The spool keeps a large message in a list of its own.
+        last = step.items[-1] if step.items else b""
+        return isinstance(last, bytes) and len(last) > STEP_BYTES
+    return isinstance(step, TransactionalMessage) and len(step.frame) > STEP_BYTES
 
 
 _Handler = Callable[[Ingest, Any, float], None]

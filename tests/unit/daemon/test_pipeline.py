@@ -1,6 +1,7 @@
 """That each action is carried out and reported. The engine and the two servers are stood in for."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +68,8 @@ class Engine:
     reported: list[tuple[Any, ...]] = field(default_factory=list)
     wants_frames: bool = False
     is_reading: bool = False
+    has_large: bool = False
+    status_interval_s: float = 0.01
     ends_when: Callable[[], bool] = lambda: False
     caught_up: bool | None = None
     cuts: int = 0
@@ -317,6 +320,97 @@ async def test_a_status_is_sent_before_the_next_action_is_asked_for():
     session = Session(Engine([Status(b"one"), Turn(), Status(b"two"), End()]))
     await session.run()
     assert session.stream.sent == [b"one", b"two"]
+
+
+class Converting(Engine):
+    """Converts a large value in its last action, until the test lets it end."""
+
+    def __init__(self, *actions: Action) -> None:
+        Engine.__init__(self, list(actions))
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+        self.converted = False
+
+    def next_action(self, now: float, unix_us: int) -> Action:
+        action = Engine.next_action(self, now, unix_us)
+        self.has_large = len(self.actions) == 1 and not self.converted
+        if isinstance(action, Turn) and not self.actions:
+            self.begun.set()
+            assert self.may_end.wait(10)
+            self.converted = True
+            self.has_large = False
+        return action
+
+
+async def until(look: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not look():  # noqa: ASYNC110  what is awaited is no event
+            await asyncio.sleep(0.001)
+
+
+@in_a_loop
+async def test_the_last_status_is_sent_again_while_a_large_value_is_converted():
+    engine = Converting(Status(b"one"), Status(b"two"), Turn())
+    engine.has_large = True
+    session = Session(engine)
+    running = asyncio.create_task(session.run())
+    await until(lambda: len(session.stream.sent) >= 6)
+    assert engine.begun.is_set()
+    assert not engine.converted
+    # WHEN it is asked to stop, THEN the engine hears of this after the conversion
+    session.stop.set()
+    await until(lambda: len(session.stream.sent) >= 9)
+    assert not engine.said("stop")
+    engine.ends_when = lambda: bool(engine.said("stop"))
+    engine.may_end.set()
+    await running
+    assert engine.converted
+    assert set(session.stream.sent[2:]) == {b"two"}
+
+
+@in_a_loop
+async def test_every_report_waits_while_a_large_value_is_converted():
+    engine = Converting(Ask(1, ListPublished(frozenset())), Describe(RELATION, False), Turn())
+    engine.wants_frames = True
+    session = Session(engine)
+    session.stream.frames.put_nowait([b"w" + bytes(30)])
+    running = asyncio.create_task(session.run())
+    await until(engine.begun.is_set)
+    await asyncio.sleep(0.05)
+    assert engine.reported == [] or {each[0] for each in engine.reported} <= {"tick", "frames_received"}
+    before = len(engine.reported)
+    await asyncio.sleep(0.05)
+    assert len(engine.reported) == before
+    engine.ends_when = lambda: bool(engine.said("answered") and engine.said("described"))
+    engine.may_end.set()
+    await running
+
+
+@in_a_loop
+async def test_a_session_that_fails_waits_until_the_thread_has_converted_the_value():
+    engine = Converting(Turn(), Turn())
+    engine.wants_frames = True
+    session = Session(engine)
+    running = asyncio.create_task(session.run())
+    await until(engine.begun.is_set)
+    session.stream.frames.put_nowait(TransientError("the connection is lost"))
+    await asyncio.sleep(0.05)
+    assert not running.done()
+    engine.may_end.set()
+    with pytest.raises(TransientError, match="the connection is lost"):
+        await running
+    assert engine.converted
+
+
+@in_a_loop
+async def test_an_error_of_a_conversion_in_the_thread_ends_the_session():
+    class Failing(Engine):
+        def next_action(self, now: float, unix_us: int) -> Action:
+            raise FatalError("a value is malformed")
+
+    engine = Failing(has_large=True)
+    with pytest.raises(FatalError, match="a value is malformed"):
+        await Session(engine).run()
 
 
 @in_a_loop

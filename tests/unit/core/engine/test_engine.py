@@ -392,6 +392,81 @@ def test_work_on_many_frames_lets_others_have_their_turn(daemon: Daemon):
     assert turns > 2000 // 256
 
 
+# Large values. The shell calls `next_action` in a thread while `has_large` is true.
+
+NOTE = "large " * 50_000
+
+
+def has_large(daemon: Daemon) -> bool:
+    return daemon.engine.has_large
+
+
+def encoded(daemon: Daemon) -> int:
+    """Bytes of the records that were made so far."""
+    return daemon.engine.queue.size + sum(ship.batch.size for ship in daemon.shipped)
+
+
+def large_daemon(directory: Path, **options: Any) -> Daemon:
+    found = Daemon(directory, bytes_max=1 << 20, queue_bytes_max=1 << 21, **options)
+    found.idle()
+    return found
+
+
+def test_a_large_message_is_announced_before_it_is_converted(tmp_path: Path):
+    daemon = large_daemon(tmp_path)
+    daemon.take(transaction(5, 100, described(), row(1)))
+    assert not has_large(daemon)
+    before = encoded(daemon)
+    daemon.feed(wire.begin(6, 200), row(2, NOTE))
+    assert has_large(daemon)
+    assert encoded(daemon) == before
+    daemon.idle()
+    assert encoded(daemon) > before + len(NOTE)
+    assert not has_large(daemon)
+    daemon.take(wire.commit(200))
+    assert daemon.ids == [1, 2]
+
+
+def test_a_large_message_that_the_spool_kept_is_announced_before_it_is_converted(tmp_path: Path):
+    # GIVEN a change of a key, which stays a frame until the commit, which is a small message
+    daemon = large_daemon(tmp_path)
+    daemon.take(transaction(5, 100, described(), row(1)))
+    moved = Update(6, OID, "K", (b"1", None), (b"3", NOTE.encode()))
+    named = wire.frame(replace(relation(OID, "t"), xid=6))
+    daemon.take(wire.block(6, named, row(2, xid=6), wire.frame(moved), row(4, xid=6)))
+    assert not has_large(daemon)
+    daemon.feed(wire.stream_commit(6, 300))
+    steps: list[tuple[bool, int]] = []
+    while not daemon.engine._ingest.is_idle:
+        was_large, size = has_large(daemon), encoded(daemon)
+        daemon.carry_out(daemon.next())
+        steps.append((was_large, encoded(daemon) - size))
+    assert any(made > len(NOTE) for _, made in steps)
+    assert all(was_large for was_large, made in steps if made > len(NOTE))
+    daemon.idle()
+    assert not has_large(daemon)
+    assert daemon.ids == [1, 2, 3, 4]
+
+
+def test_large_rows_of_a_table_are_converted_by_the_next_action_and_not_with_the_answer(tmp_path: Path):
+    one = table(OID, "t")
+    daemon = Daemon(tmp_path, initial_of(one), exported=[one], queue_bytes_max=1 << 21)
+    ask = daemon.until(Ask)
+    while not isinstance(ask.question, Read):
+        daemon.carry_out(ask)
+        ask = daemon.until(Ask)
+    lines = [b"1\tx\n", b"2\t" + NOTE.encode() + b"\n"]
+    daemon.engine.answered(ask.ticket, Rows(lines, sum(map(len, lines))), daemon.now)
+    assert encoded(daemon) == 0
+    assert has_large(daemon)
+    daemon.until(Begin)
+    assert encoded(daemon) > len(NOTE)
+    daemon.engine.stream_begun(daemon.now)
+    daemon.idle()
+    assert not has_large(daemon)
+    assert daemon.ids == [1, 2]
+
+
 # Back-pressure.
 
 
