@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from cdcd.adapters.postgres import connection
 from cdcd.adapters.postgres.connection import connect, open_session, parse_dsn
 from cdcd.adapters.postgres.session import Session
 from cdcd.core.errors import CdcdError, SourceError, TransientError
@@ -71,6 +72,45 @@ def test_settings_of_role_and_database_do_not_change_what_is_sent(database: Data
     finally:
         database.server.execute(f"DROP ROLE {role}")
         database.server.execute(f"ALTER DATABASE {database.name} RESET ALL")
+
+
+@pytest.mark.postgres(since=14)
+@pytest.mark.parametrize("replication", [False, True])
+def test_a_session_that_ends_before_its_settings_are_made_is_opened_with_them(
+    database: Database, monkeypatch: pytest.MonkeyPatch, replication: bool
+):
+    role = f"r_{database.name[-8:]}"
+    database.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    database.server.execute(f"ALTER ROLE {role} SET idle_session_timeout = '20ms'")
+    pin = connection._pin_newer
+    pinned: list[bool] = []
+
+    async def slowly(session: Session, what: str) -> bool:
+        await asyncio.sleep(0.5)
+        pinned.append(await pin(session, what))
+        return pinned[-1]
+
+    monkeypatch.setattr(connection, "_pin_newer", slowly)
+
+    async def settings() -> tuple[str | None, ...]:
+        dsn = parse_dsn(database.dsn(user=role, options="-c work_mem=77MB"))
+        session = await open_session(dsn, application_name="test", replication=replication)
+        try:
+            await asyncio.sleep(0.2)
+            ((row,),) = await session.query(
+                "SELECT current_setting('idle_session_timeout'), current_setting('work_mem'), "
+                "current_setting('datestyle')",
+                "reading settings",
+            )
+        finally:
+            session.close()
+        return row
+
+    try:
+        assert asyncio.run(settings()) == ("0", "77MB", "ISO, YMD")
+        assert pinned == [False]
+    finally:
+        database.server.execute(f"DROP ROLE {role}")
 
 
 def test_the_options_of_the_dsn_are_kept_unless_they_change_text_output(database: Database):

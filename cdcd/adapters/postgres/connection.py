@@ -4,7 +4,8 @@ pgoutput sends values as text, formatted by the session's settings, and `ALTER R
 SET` may change these settings at any time. A setting in the startup packet (`options=-c name=value`) has GucSource
 PGC_S_CLIENT, which ranks above PGC_S_DATABASE_USER (src/include/utils/guc.h), so the settings that are pinned here
 win. An older server refuses a connection with settings that it does not know, so newer settings are set right after
-the connection is open.
+the connection is open. If the session ends before they are set, which a short `idle_session_timeout` of the role can
+cause, cdcd connects again and sends the settings that this version of the server knows in the startup packet.
 
 libpq keeps no SQLSTATE for a failed connection attempt, and the server's message is in the server's language
 (lc_messages). libpq 18 does write the ErrorResponse into its protocol trace. So cdcd repeats an attempt that failed
@@ -242,14 +243,22 @@ async def open_session(
                 if isinstance(outcome, Answer) and find_refusal(outcome) is UNKNOWN_TRANSIENT:
                     outcome = await _attempt(info, traced=True)
         except TimeoutError:
-            outcome = Answer("", f"timeout expired: no answer in {connect_timeout_s:g} s")
+            outcome = _late(connect_timeout_s)
         if not isinstance(outcome, Answer):
-            role, database = outcome.user.decode(), outcome.db.decode()
-            session = Session(outcome, {"role": role, "database": database})
-            if replication != "physical":
-                # A walsender without a database accepts no SQL.
-                await _pin_newer(session, what)
-            return session
+            session = _session(outcome)
+            version = session.server_version
+            # A walsender without a database accepts no SQL.
+            if replication == "physical" or await _pin_newer(session, what):
+                return session
+            newer = [f"-c {name}={value}" for name, value in _newer(version)]
+            attempt["options"] = " ".join([str(attempt["options"]), *newer])
+            try:
+                async with asyncio.timeout(connect_timeout_s):
+                    outcome = await _attempt(conninfo.make_conninfo("", **attempt).encode(), traced=True)
+            except TimeoutError:
+                outcome = _late(connect_timeout_s)
+            if not isinstance(outcome, Answer):
+                return _session(outcome)
         failures.append(outcome)
     errors = [_refused(what, answer, dsn) for answer in failures]
     raise ([error for error in errors if isinstance(error, FatalError)] or errors)[-1]
@@ -317,16 +326,31 @@ async def _attempt(info: bytes, *, traced: bool = False) -> pq.abc.PGconn | Answ
     return answer
 
 
-async def _pin_newer(session: Session, what: str) -> None:
-    wanted = [
-        f"SET {name} = {value}" for since, name, value in PINNED_SINCE if session.server_version >= since
-    ]
+def _late(timeout_s: float) -> Answer:
+    return Answer("", f"timeout expired: no answer in {timeout_s:g} s")
+
+
+def _session(pgconn: pq.abc.PGconn) -> Session:
+    return Session(pgconn, {"role": pgconn.user.decode(), "database": pgconn.db.decode()})
+
+
+def _newer(server_version: int) -> list[tuple[str, str]]:
+    return [(name, value) for since, name, value in PINNED_SINCE if server_version >= since]
+
+
+async def _pin_newer(session: Session, what: str) -> bool:
+    """Set what older servers do not know; return False, and close the session, if the session has ended already."""
+    wanted = [f"SET {name} = {value}" for name, value in _newer(session.server_version)]
     if wanted:
         try:
             await session.query("; ".join(wanted), what)
+        except (CdcdError, psycopg.Error):
+            session.close()
+            return False
         except BaseException:
             session.close()
             raise
+    return True
 
 
 async def connect(

@@ -1,8 +1,8 @@
 """The advisory lock in its own thread, so that no step of the event loop delays the proof that the lock is held.
 
-A large row or message is one step of the event loop and may take seconds. An `AdvisoryLock` in this loop would be
-silent meanwhile; a standby would end its session and would then meet the same step. So the session of the lock
-belongs to a thread whose event loop does nothing else.
+A step of the event loop may take longer than the lease, such as a large row that libpq receives. An `AdvisoryLock` in
+this loop would be silent meanwhile; a standby would end its session and would then meet the same step. So the session
+of the lock belongs to a thread whose event loop does nothing else.
 
 The thread proves that the process runs. The thread must not prove this for a process whose main event loop never
 continues. So the proofs stop when the main event loop has not moved for `STANDSTILL_S`, and a standby takes over

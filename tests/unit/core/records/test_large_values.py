@@ -7,17 +7,29 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
-from cdcd.core.catalog.modes import DEFAULTS, logical_type_under
+from cdcd.core.catalog import copytext
+from cdcd.core.catalog.binary import bits_text
+from cdcd.core.catalog.modes import DEFAULTS, Modes, logical_type_under
+from cdcd.core.pauses import PAUSE_BYTES
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import UNCHANGED, Binary, Insert, Message, Update, Value
 from cdcd.core.protocol.writer import write_message
 from cdcd.core.records.avro.converters import AnyValue, Items
 from cdcd.core.records.avro.form import AvroForm
+from cdcd.core.records.debezium_json import literals
 from cdcd.core.records.debezium_json.connect_schema import schema_of
+from cdcd.core.records.debezium_json.converter import base64_json
 from cdcd.core.records.debezium_json.converters import Array, converter_of
-from cdcd.core.records.debezium_json.literals import ARRAY_BYTES_MAX
+from cdcd.core.records.debezium_json.literals import (
+    ARRAY_BYTES_MAX,
+    ArraySink,
+    write_array,
+    write_binary_array,
+)
 from cdcd.core.records.encoder import Record
 from cdcd.core.records.protobuf.form import ProtobufForm
 from cdcd.core.records.unwritable import UnwritableError
@@ -196,6 +208,52 @@ def test_a_large_array_of_several_dimensions_has_no_place_in_a_binary_format(for
         form.converter(number, numbers).write(nan, 0, len(nan), BytesWriter())
 
 
+# Pauses, in which other threads run. Their number depends on the value alone, and so do the records.
+
+
+class Paused(ArraySink):
+    """Counts the elements between two pauses."""
+
+    def __init__(self) -> None:
+        self.elements = self.most = self.pauses = 0
+
+    def value(self, data: bytes, at: int, end: int) -> None:
+        self.elements += 1
+        self.most = max(self.most, self.elements)
+
+    def binary_value(self, data: bytes, at: int, end: int) -> None:
+        self.value(data, at, end)
+
+    def pause(self) -> None:
+        self.pauses += 1
+        self.elements = 0
+
+
+@given(st.lists(st.text(max_size=200) | st.none(), min_size=1, max_size=20), st.booleans())
+def test_large_arrays_pause_after_so_many_bytes_and_have_the_records_of_small_ones(elements, is_binary):
+    times = 1 + 4 * PAUSE_BYTES // sum(len(each or "NULL") + 1 for each in elements)
+    array = list(elements) * times
+    sink = Paused()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(literals, "pause", sink.pause)
+        if is_binary:
+            data = array_send(25, [None if each is None else each.encode() for each in array], len(array))
+            write_binary_array(data, 0, len(data), sink)
+        else:
+            data = literal(array).encode()
+            write_array(data, 0, len(data), ord(","), sink)
+    assert (
+        sink.pauses
+        >= len(data) // (PAUSE_BYTES + max(map(len, [each or "" for each in elements])) * 8 + 8) - 1
+    )
+    assert sink.most <= PAUSE_BYTES
+    # THEN the JSON is that of an array that is converted without a pause
+    converter, _ = array_of(TEXTS)
+    of = converter.wire_of_binary if is_binary else converter.wire
+    whole = converter.binary(data) if is_binary else converter.json(data.decode("latin-1"))
+    assert of(data) == whole.encode("latin-1")
+
+
 # Memory. By the rule of docs/sizing.md, a value has two copies of its record beside the frame; libpq's second copy is
 # gone by then, which leaves a third one.
 
@@ -271,3 +329,48 @@ def test_a_large_value_that_was_not_sent_is_copied_from_the_old_row(format_name)
     peak, records = peak_of(HARNESSES[format_name](LARGE), Update(None, OID, "O", old, new))
     assert size_of(records) > 2 * SIZE
     assert peak < COPIES[format_name] * size_of(records) + SLACK
+
+
+@pytest.mark.parametrize("format_name", HARNESSES)
+def test_many_elements_beside_a_value_without_a_form_are_encoded_with_few_copies(format_name):
+    # GIVEN a row that the format refuses at first, because NaN has no form as a decimal
+    number = column("body", 1700)
+    described = relation(column("id", TEXT, key=True), number, column("tags", TEXTS), identity="f")
+    harness = HARNESSES[format_name](described, modes=Modes(decimal="precise"))
+    elements = b"{%b}" % b",".join([b"a"] * MANY)
+    peak, records = peak_of(harness, Insert(None, OID, (b"1", b"NaN", elements)))
+    assert "cdcd.unwritable" in dict(records[-1][3] or ())
+    assert peak < COPIES[format_name] * size_of(records) + SMALL_SLACK + 2 * len(elements)
+
+
+@given(
+    st.lists(st.sampled_from([b"\n", b"\t", b"\\", b"a", "ü€".encode(), b"\r\b\f\v", b"n"]), max_size=40),
+    st.integers(0, 3),
+)
+def test_a_large_field_of_copy_is_unescaped_as_a_small_one(parts, offset):
+    value = b"x" * offset + b"".join(parts) * 10_000
+    assert copytext.unescape(copytext.escape(value)) == value
+
+
+def test_the_escapes_of_a_large_field_of_copy_need_no_memory_for_each():
+    field = rb"\n" * MIB
+    tracemalloc.start()
+    try:
+        assert copytext.unescape(field) == b"\n" * MIB
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * MIB
+
+
+@given(st.integers(0, 2**70), st.integers(0, 80))
+def test_bits_of_any_length_have_the_bytes_of_their_number(number, zeros):
+    text = "0" * zeros + f"{number:b}"
+    (bits,) = (converter_of(logical_type_under(DEFAULTS, 1562, -1, {})),)
+    least = number.to_bytes((number.bit_length() + 7) // 8, "little")
+    assert bits.json(text) == base64_json(least)
+    many = text * 2000
+    whole = int(many, 2)
+    assert bits.json(many) == base64_json(whole.to_bytes((whole.bit_length() + 7) // 8, "little"))
+    padded = int(text.ljust(-(-len(text) // 8) * 8, "0"), 2).to_bytes(-(-len(text) // 8), "big")
+    assert bits_text(len(text).to_bytes(4, "big") + padded) == text
