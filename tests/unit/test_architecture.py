@@ -30,6 +30,7 @@ PATH = (
     "core.retry",
     "core.visible",
     "core.pasted",
+    "core.pauses",
     "core.protocol",
     "core.transactions",
     "core.catalog",

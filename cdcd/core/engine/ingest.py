@@ -46,8 +46,8 @@ TURN_EVENTS: Final = 256
 code."""
 
 STEP_BYTES: Final = 262_144
-"""Bytes of a message or row above which it is converted in a thread (`Engine.has_large`): as many as the shell receives,
-and the spool returns, at a time."""
+"""Bytes of a message or row above which it is converted in a thread (`Engine.has_large`): as many as the shell receives
+at a time, and as many as the spool returns."""
 
 
 class Ingest:
