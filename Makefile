@@ -5,9 +5,13 @@ SEED ?=
 SEEDS ?=
 PYTEST = .venv/bin/python -m pytest
 SLOW = chaos or soak or bench or spark or deploy or search or versions or (attack and not worst) or upgrade
-# Tests wait for servers half of their time, hence one more than two cores carry. A file's tests share its servers, so they
-# stay together, in the order of tests/conftest.py: the long files first, so that no worker is left alone with one.
-BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
+# Tests wait for servers more than half of their time, hence five workers on two cores. Each has its own servers: 1.5 GB of
+# memory. What needs no server has a worker for each core, because each worker collects all tests. A file's tests share
+# their servers, so they stay together, in the order of tests/conftest.py: the long files first, so that no worker is left
+# alone with one.
+WORKERS = 5
+BESIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+compiled unit sim wide: WORKERS = 2
 
 # Where bytecode is not kept, each process that the tests start compiles its sources once more.
 unexport PYTHONDONTWRITEBYTECODE

@@ -12,11 +12,13 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import BinaryIO, Final
+from types import TracebackType
+from typing import IO, Any, Final, Self
 
 from deploy.local.cache import REPOSITORY
 from tests.integration.faults import told
@@ -35,7 +37,7 @@ _CONTEXT.set_forkserver_preload(PRELOADED)
 
 
 class Forked:
-    """`cdcd` with these arguments, as `subprocess.Popen` would have it.
+    """`cdcd` with these arguments, with the methods of `subprocess.Popen`.
 
     Args:
         streams: the descriptors of its standard input, output and error.
@@ -44,7 +46,7 @@ class Forked:
 
     Attributes:
         pid: of the process.
-        stderr: for the caller.
+        stdout, stderr: for the caller; `start_cdcd` opens them.
     """
 
     def __init__(
@@ -66,7 +68,25 @@ class Forked:
             each.close()
         assert self._process.pid is not None
         self.pid = self._process.pid
-        self.stderr: BinaryIO | None = None
+        self.stdout: IO[Any] | None = None
+        self.stderr: IO[Any] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.kill()
+        self.wait()
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
 
     def poll(self) -> int | None:
         return self._process.exitcode
@@ -78,12 +98,51 @@ class Forked:
             raise subprocess.TimeoutExpired("cdcd", timeout_s or 0.0)
         return code
 
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Wait for its end; the rest of what it wrote to standard output and error.
+
+        Raises:
+            TimeoutExpired: it did not end within so many seconds.
+        """
+        found = ["", ""]
+
+        def read(at: int, stream: IO[Any]) -> None:
+            found[at] = stream.read()
+
+        readers = [
+            threading.Thread(target=read, args=(at, stream), daemon=True)
+            for at, stream in enumerate((self.stdout, self.stderr))
+            if stream is not None
+        ]
+        for reader in readers:
+            reader.start()
+        self.wait(timeout)
+        for reader in readers:
+            reader.join(timeout)
+        return found[0], found[1]
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
+
+
+def start_cdcd(
+    *arguments: str, environment: Mapping[str, str] | None = None, folder: Path = REPOSITORY
+) -> Forked:
+    """Start `cdcd` with these arguments. Its standard output and error are pipes that the caller reads as text."""
+    (stdout, to_stdout), (stderr, to_stderr) = os.pipe(), os.pipe()
+    with os.fdopen(to_stdout, "wb"), os.fdopen(to_stderr, "wb"), Path(os.devnull).open("rb") as nothing:
+        streams = (nothing.fileno(), to_stdout, to_stderr)
+        process = Forked(arguments, streams, environment=environment, folder=folder)
+    process.stdout = os.fdopen(stdout, encoding="utf-8")
+    process.stderr = os.fdopen(stderr, encoding="utf-8")
+    return process
 
 
 def run_cdcd(

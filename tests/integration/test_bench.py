@@ -2,8 +2,6 @@
 
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from cdcd.adapters.kafka.admin import Admin
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import configuration, until
-from tests.integration.forked import run_cdcd
+from tests.integration.forked import run_cdcd, start_cdcd
 
 BEGINS = "cdcd_bench_"
 
@@ -86,14 +84,9 @@ def test_a_role_that_may_not_create_gets_the_right_to_grant(
 def test_a_run_that_is_ended_is_removed_by_itself_or_by_its_name(
     database: Database, broker: KafkaBroker, file: Path, tmp_path: Path, number: signal.Signals
 ):
-    command = [sys.executable, "-m", "cdcd.cli", "bench", "--config", str(file)]
     name, said = "", ""
-    with subprocess.Popen(
-        [*command, "--rows", "100000000", "--yes"],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
+    with start_cdcd(
+        "bench", "--config", str(file), "--rows", "100000000", "--yes", folder=tmp_path
     ) as process:
         # GIVEN a run that writes
         assert process.stderr is not None

@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from deploy.demo.fold import await_flushed, compare
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
-from tests.integration.forked import run_cdcd
+from tests.integration.forked import run_cdcd, start_cdcd
 
 pytestmark = pytest.mark.postgres(only=[18])
 
@@ -70,10 +69,6 @@ def pair(
     return Servers(private_postgres, broker, unique, tmp_path)
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "cdcd.cli", "handover", *arguments]
-
-
 def handover(*arguments: str) -> subprocess.CompletedProcess[str]:
     return run_cdcd("handover", *arguments, timeout_s=COMMAND_S)
 
@@ -115,8 +110,7 @@ def writing(server: PostgresServer) -> Iterator[Callable[[int], None]]:
 
 def seal(pair: Servers, process: Daemon) -> None:
     """Prepare, and stop the daemon when that is asked for."""
-    arguments = command("prepare", "--config", str(process.config_path), "--to", str(pair.to))
-    running = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = start_cdcd("handover", "prepare", "--config", str(process.config_path), "--to", str(pair.to))
     assert running.stdout is not None
     with running:
         said = []

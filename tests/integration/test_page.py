@@ -3,7 +3,6 @@
 import http.client
 import json
 import signal
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ import yaml
 from deploy.local import KafkaBroker, free_port
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S, Daemon, configuration, until
+from tests.integration.forked import run_cdcd
 from tests.integration.terminal import Terminal
 
 TOKEN = "a-token-of-the-integration-tests"
@@ -163,13 +163,7 @@ def test_the_page_has_the_findings_of_check_and_the_places_of_the_last_records_b
     assert checks["error"] is None
     levels = {(each["level"], each["code"]) for each in checks["findings"]}
     assert not [each for each in levels if each[0] == "error"]
-    command = subprocess.run(
-        [sys.executable, "-m", "cdcd.cli", "check", "--format", "json", "--config", str(process.config_path)],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    command = run_cdcd("check", "--format", "json", "--config", str(process.config_path))
     assert levels == {(each["level"], each["code"]) for each in json.loads(command.stdout)["findings"]}
     page = until(lambda: text if "in order" in (text := get(process, "/")) else None, "no checks")
     assert 'href="/records?table=public.orders"' in page
@@ -291,17 +285,12 @@ def test_top_prints_once_where_there_is_no_terminal(
     process = daemon(configuration(unique, database.dsn(), broker.bootstrap_servers))
     process.await_streaming()
     url = f"http://{process.await_event('daemon.started')['http']}"
-    command = [sys.executable, "-m", "cdcd.cli", "top", "--config", str(process.config_path)]
-    run = subprocess.run(
-        [*command, "--url", url], capture_output=True, text=True, timeout=WAIT_S, check=False
-    )
+    run = run_cdcd("top", "--config", str(process.config_path), "--url", url)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith(f"{unique}: streaming")
     assert "\x1b" not in run.stdout
     process.stop()
-    run = subprocess.run(
-        [*command, "--url", url], capture_output=True, text=True, timeout=WAIT_S, check=False
-    )
+    run = run_cdcd("top", "--config", str(process.config_path), "--url", url)
     assert (run.returncode, run.stderr) == (10, "")
     assert f"No daemon answers at {url}." in run.stdout
 

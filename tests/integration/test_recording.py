@@ -4,8 +4,6 @@ import json
 import re
 import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,9 @@ from cdcd.tools.operations.change_lines import Seen, as_json
 from cdcd.tools.operations.replay import Range, redact, replay
 from deploy.demo.fold import await_flushed
 from deploy.local import KafkaBroker
-from deploy.local.cache import REPOSITORY
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S, Daemon, configuration, until
-from tests.integration.forked import run_cdcd
+from tests.integration.forked import run_cdcd, start_cdcd
 from tests.integration.visible_records import await_decided
 
 TWO_PHASE_SINCE = 15
@@ -179,8 +176,7 @@ def test_a_recording_needs_neither_kafka_nor_a_daemon(database: Database, unique
     database.execute("CREATE TABLE t (id bigint PRIMARY KEY, note text)")
     database.execute(f"CREATE PUBLICATION cdcd_{unique} FOR TABLE t")
     file.write_text(json.dumps(configuration(unique, database.dsn(), "127.0.0.1:1")))
-    command = [sys.executable, "-m", "cdcd.cli", "record", "--config", str(file), "--directory", str(folder)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+    with start_cdcd("record", "--config", str(file), "--directory", str(folder)) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
         assert "Records what is committed from" in line, line

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,8 +13,9 @@ import yaml
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S, configuration, until
+from tests.integration.forked import Forked, start_cdcd
 
-Tail = Callable[..., "subprocess.Popen[str]"]
+Tail = Callable[..., Forked]
 FROM_NOW = "note: Shows what is committed from now on. Ctrl-C ends it.\n"
 
 
@@ -25,17 +24,8 @@ def tail() -> Iterator[Tail]:
     """`tail(file, …)`: a started `cdcd tail`, killed after the test."""
     with ExitStack() as stack:
 
-        def start(file: Path, *options: str) -> "subprocess.Popen[str]":
-            process = subprocess.Popen(
-                # A shell without job control has its background jobs ignore Ctrl-C, and they pass that on.
-                [
-                    *("env", "--default-signal=INT"),
-                    *(sys.executable, "-m", "cdcd.cli", "tail", "--config", str(file), *options),
-                ],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+        def start(file: Path, *options: str) -> Forked:
+            process = start_cdcd("tail", "--config", str(file), *options)
             stack.enter_context(process)
             stack.callback(process.kill)
             return process
@@ -55,7 +45,7 @@ def tail_slots(database: Database) -> list[tuple[Any, ...]]:
     )
 
 
-def finished(process: "subprocess.Popen[str]", code: int = 0) -> tuple[list[str], str]:
+def finished(process: Forked, code: int = 0) -> tuple[list[str], str]:
     out, errors = process.communicate(timeout=WAIT_S)
     assert process.returncode == code, errors
     return out.splitlines(), errors
@@ -214,7 +204,7 @@ def test_it_ends_in_good_order(
     options = ("--from", "slot") if source == "slot" else ("--beginning",)
     number = iter(range(10_000))
 
-    def begun() -> "subprocess.Popen[str]":
+    def begun() -> Forked:
         reading = tail(process.config_path, *options)
         assert reading.stderr is not None
         assert reading.stdout is not None

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.integration.daemon import Daemon, until
 from tests.integration.forked import run_cdcd
 from tests.integration.former import Environment, Pipeline, run_former
 from tests.integration.test_exactly_once import await_commits
-from tests.integration.test_handover import Servers, command
+from tests.integration.test_handover import Servers
 
 pytestmark = pytest.mark.upgrade
 
@@ -439,7 +440,10 @@ def test_a_handover_that_one_version_has_prepared_is_finished_by_the_other(
         process.start()
         process.await_event("snapshot.finished")
         process.await_streaming()
-        prepare = command("prepare", "--config", str(process.config_path), "--to", str(pair.to))
+        prepare = [
+            *(sys.executable, "-m", "cdcd.cli", "handover", "prepare"),
+            *("--config", str(process.config_path), "--to", str(pair.to)),
+        ]
         with subprocess.Popen(
             prepare, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environments[0]
         ) as running:

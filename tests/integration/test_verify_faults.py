@@ -4,8 +4,6 @@ import asyncio
 import json
 import random
 import re
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable
 from contextlib import AsyncExitStack, closing
@@ -33,7 +31,7 @@ from deploy.demo.topics import Raw, Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
-from tests.integration.forked import run_cdcd
+from tests.integration.forked import run_cdcd, start_cdcd
 
 SEEDS = 100
 
@@ -304,12 +302,9 @@ def test_parts_are_compared_as_parts(delivered: Daemon, database: Database, uniq
 
 @pytest.mark.postgres(only=18)
 def test_slices_are_compared_until_it_is_stopped(delivered: Daemon, database: Database, unique: str):
-    command = [sys.executable, "-m", "cdcd.cli", "verify", "--config", str(delivered.config_path)]
-    process = subprocess.Popen(
-        [*command, "--continuous", "--interval", "1", "--port", "0", "--format", "json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    process = start_cdcd(
+        *("verify", "--config", str(delivered.config_path), "--continuous", "--interval", "1"),
+        *("--port", "0", "--format", "json"),
     )
     with process:
         try:

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from deploy.demo.topics import Raw, Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S, Daemon, configuration, until, wal_end
+from tests.integration.forked import run_cdcd
 
 pytestmark = pytest.mark.postgres(only=18)
 
@@ -120,8 +120,7 @@ def test_what_a_watermark_names_stands_before_it_in_its_partition_whatever_is_ki
 
 
 def cdcd(process: Daemon, command: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    arguments = [sys.executable, "-m", "cdcd.cli", command, "--config", str(process.config_path), *options]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    return run_cdcd(command, "--config", str(process.config_path), *options)
 
 
 def test_verify_and_tail_pass_watermarks_over(
