@@ -6,7 +6,7 @@ from typing import Any
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.engine.between_transactions import BetweenTransactions
 from cdcd.core.engine.change_records import Added, ChangeRecords
-from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint, also_aside
 from cdcd.core.engine.delivery import Delivery, Notes
 from cdcd.core.engine.fates import RETRY_S, Fates
 from cdcd.core.engine.incremental import Incremental
@@ -54,16 +54,18 @@ class ForgetsDescriptions(Fates):
 class StripsTheBatchAlone(BatchQueue):
     """Records that the broker refuses stay in what waits behind the batch."""
 
-    def strip(self, batch: Batch, topics: Collection[str]) -> None:
+    def strip(self, batch: Batch, topics: Collection[str], refused: Collection[AsideTable]) -> None:
         full, self._full = self._full, type(self._full)()
-        super().strip(batch, topics)
+        super().strip(batch, topics, refused)
         self._full = full
+        for each in full:
+            each.tables = also_aside(each.tables, refused)
 
 
 class SendsTheBatchWhole(BatchQueue):
     """Records that the broker refuses are sent again."""
 
-    def strip(self, batch: Batch, topics: Collection[str]) -> None:
+    def strip(self, batch: Batch, topics: Collection[str], refused: Collection[AsideTable]) -> None:
         return
 
 
@@ -171,15 +173,15 @@ class SendsTheRestOfTheStep(Ingest):
 class StripsAll(BatchQueue):
     """The records of all tables are removed from a batch that the broker refused."""
 
-    def strip(self, batch: Batch, topics: Collection[str]) -> None:
-        super().strip(batch, {item[0] for item in batch.records} | set(topics))
+    def strip(self, batch: Batch, topics: Collection[str], refused: Collection[AsideTable]) -> None:
+        super().strip(batch, {item[0] for item in batch.records} | set(topics), refused)
 
 
 class StripsOwnTopicsAlone(BatchQueue):
     """The records that routes sent to other topics of the table stay in the batch."""
 
-    def strip(self, batch: Batch, topics: Collection[str]) -> None:
-        super().strip(batch, [topic for topic in topics if "-" not in topic])
+    def strip(self, batch: Batch, topics: Collection[str], refused: Collection[AsideTable]) -> None:
+        super().strip(batch, [topic for topic in topics if "-" not in topic], refused)
 
 
 class NotesNoReturn(Delivery):

@@ -7,7 +7,7 @@ knows exactly which events the broker holds. PostgreSQL is told only positions t
 import hmac
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -340,6 +340,16 @@ def _asides(groups: Sequence[object]) -> tuple[AsideTable, ...]:
         lsn, fault, oids = map(bounded_json.text, bounded_json.items(group))
         found += [AsideTable(oid, Lsn.parse(lsn), fault) for oid in Oids.parse(oids).oids]
     return tuple(sorted(found, key=_oid_of))
+
+
+def also_aside(tables: Iterable[AsideTable], added: Iterable[AsideTable]) -> tuple[AsideTable, ...]:
+    """Return these tables and `added`, each of them set aside since the earlier of its two places."""
+    found = {each.oid: each for each in tables}
+    for each in added:
+        known = found.get(each.oid)
+        if known is None or each.since_lsn < known.since_lsn:
+            found[each.oid] = each
+    return tuple(sorted(found.values(), key=_oid_of))
 
 
 def _oid_of(each: AsideTable) -> int:

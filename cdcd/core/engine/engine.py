@@ -515,6 +515,7 @@ class Engine:
         # A table that was renamed may have records in several topics, and these topics may have records of others.
         waiting = dict(refused)
         topics: set[str] = set()
+        owners: set[int] = set()
         while waiting:
             topic, error = waiting.popitem()
             topics.add(topic)
@@ -525,12 +526,12 @@ class Engine:
                 found = self._topics_of(oid, self._name_of(oid), lsn)
                 waiting.update({each: error for each in found if each not in topics})
                 self._fault(oid, BROKER, error, lsn=lsn)
+                owners.add(oid)
+        tables = [each for each in self.fates.table() if each.oid in owners]
         # END of a transaction counts records that are not delivered now.
         if is_lost or self.encoder.metadata is not None:
-            raise TablesRefusedError(
-                f"Kafka refused records in {', '.join(sorted(refused))}.", self.fates.table()
-            )
-        self.queue.strip(batch, topics)
+            raise TablesRefusedError(f"Kafka refused records in {', '.join(sorted(refused))}.", tuple(tables))
+        self.queue.strip(batch, topics, tables)
         self._delivery.refused(batch)
 
     def heartbeat_query_ended(self, now: float) -> None:

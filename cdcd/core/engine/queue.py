@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from cdcd.core.engine.checkpoint import AsideTable
+from cdcd.core.engine.checkpoint import AsideTable, also_aside
 from cdcd.core.engine.settings import BatchSettings
 from cdcd.core.records.encoder import LateRecords, Produce, Record, record_bytes
 from cdcd.core.snapshot.progress import Progress
@@ -482,12 +482,19 @@ class BatchQueue:
         self._asked = False
         return self._full.popleft()
 
-    def strip(self, batch: Batch, topics: Collection[str]) -> None:
-        """Remove the records of these topics from `batch`, which was taken, and from everything that waits."""
-        aside = self._aside()
+    def strip(self, batch: Batch, topics: Collection[str], refused: Collection[AsideTable]) -> None:
+        """Remove the records of these topics from `batch`, which was taken, and from everything that waits.
+
+        A table that is set aside as of a batch stays so there, although it may have come back in a later one, because
+        only that one has the progress with which the table is read.
+
+        Args:
+            refused: the tables that have these topics, and are set aside.
+        """
+        for each in (batch, *self._full):
+            each.tables = also_aside(each.tables, refused)
         for each in (batch, *self._full, self._filling):
             size, count = each.strip(topics)
-            each.tables = aside
             self.size -= size
             self.waiting -= count
         tail = Batch(self._filling.base, self._filling.base, items=self._tail, size=self._tail_size)

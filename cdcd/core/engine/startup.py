@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.catalog.oids import Oids
 from cdcd.core.catalog.routing import TopicNames, collisions
-from cdcd.core.engine.checkpoint import AsideTable, Checkpoint, RecordSettings
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint, RecordSettings, also_aside
 from cdcd.core.engine.leavings import FirstStart, Leaving
 from cdcd.core.engine.logged import LoggedSession
 from cdcd.core.engine.queue import Batch
@@ -602,9 +602,7 @@ class Start:
         if settings.counts_epochs:
             start = replace(start, epoch=start.epoch + 1)
         if self._former.aside:
-            known = {each.oid for each in start.tables}
-            added = [each for each in self._former.aside if each.oid not in known]
-            start = replace(start, tables=(*start.tables, *added))
+            start = replace(start, tables=also_aside(start.tables, self._former.aside))
         snapshot = None if self._progress == Progress() else self._progress
         self._compare_settings()
         delivers_messages = self._delivers_messages()

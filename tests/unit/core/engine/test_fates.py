@@ -169,6 +169,26 @@ def test_a_batch_of_which_the_broker_refuses_a_topic_goes_out_without_it(tmp_pat
     assert daemon.engine.queue.size == daemon.engine.queue.waiting == 0
 
 
+def test_a_table_that_came_back_behind_a_refused_batch_stays_set_aside_in_that_batch(tmp_path: Path):
+    # GIVEN a table that is stopped, a batch of the other table on its way, and behind it the return of the first
+    daemon = daemon_of(tmp_path)
+    daemon.take(transaction(4, 80, *BOTH, row(1), row(2, oid=OTHER)))
+    daemon.take(transaction(5, 100, requested(Signal(STOP_TABLES, ("public.t",)))))
+    daemon.feed(transaction(6, 200, row(3, oid=OTHER)))
+    out = daemon.until(Ship)
+    resume(daemon, 300)
+    assert [each.table for each in daemon.facts.of(TableResumed)] == ["public.t"]
+
+    # WHEN the broker refuses the batch
+    daemon.engine.refused(out.batch, {"p.public.other": SinkError("no right")}, daemon.now)
+
+    # THEN its checkpoint says that both are set aside, because only a later one says how the first is read
+    again = daemon.until(Ship)
+    assert again.batch is out.batch
+    assert again.checkpoint.tables == (AsideTable(7, 100, REQUEST), AsideTable(OTHER, 110, BROKER))
+    assert (again.checkpoint.snapshot or Progress()).tasks == ()
+
+
 def test_after_a_part_was_lost_the_session_starts_over_without_the_table(tmp_path: Path):
     daemon = daemon_of(tmp_path)
     daemon.feed(transaction(5, 100, *BOTH, row(1)))
