@@ -1,5 +1,7 @@
 """Hypothesis strategies for everything that the wire can carry."""
 
+from functools import cache
+
 from hypothesis import strategies as st
 
 from cdcd.core.protocol.frames import Keepalive, StatusUpdate, XLogData
@@ -130,6 +132,8 @@ def stream_abort(*, abort_info: bool) -> dict[type[Message], st.SearchStrategy[M
     }
 
 
+# To make a strategy takes much longer than to draw from it, and a test asks for these for each example.
+@cache
 def by_class(*, in_stream: bool, abort_info: bool) -> dict[type[Message], st.SearchStrategy[Message]]:
     """Every message that the reader takes in this mode."""
     if in_stream:
@@ -137,6 +141,7 @@ def by_class(*, in_stream: bool, abort_info: bool) -> dict[type[Message], st.Sea
     return {**OUTSIDE, **ORIGIN, **changes(st.none()), **stream_abort(abort_info=abort_info)}
 
 
+@cache
 def messages(*, in_stream: bool, abort_info: bool) -> st.SearchStrategy[Message]:
     return st.one_of(*by_class(in_stream=in_stream, abort_info=abort_info).values())
 

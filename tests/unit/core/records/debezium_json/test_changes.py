@@ -132,6 +132,7 @@ def test_a_byte_changed_anywhere_is_refused_by_both_or_by_none(message, data):
     )
 
 
+@pytest.mark.again
 @given(messages)
 def test_every_prefix_is_refused_and_so_is_a_byte_too_many(message):
     frame = frame_of(message)
