@@ -115,3 +115,35 @@ def test_each_event_is_published_once_whatever_is_killed(
     )
     assert len(found[f"{unique}.public.orders"]) == 30
     assert process.stop() == 0
+
+
+def test_fields_beside_the_payload_stand_in_the_value(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN an outbox whose events have columns beside the payload
+    database.execute(TABLE)
+    database.execute("ALTER TABLE outbox ADD at timestamptz")
+    topic = f"{unique}.events"
+    table = {"topic": topic, "envelope": {"eventType": "type", "at": "at"}}
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            snapshot={"mode": "initial"},
+            outbox={"topics": [topic], "tables": {"public.outbox": table}},
+        )
+    )
+    process.await_streaming()
+    # WHEN rows are inserted, one of them without values
+    database.execute(
+        "INSERT INTO outbox VALUES (1, 'e', 'k', 'Happened', '{\"n\": 1}', '2024-01-01 10:00:00.5+00'); "
+        "INSERT INTO outbox (id, aggregatetype, aggregateid) VALUES (2, 'e', 'k')"
+    )
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    # THEN the values are the objects that Debezium's event router makes
+    values = [json.loads(each.value or b"null") for each in by_topic(broker, unique)[topic]]
+    assert values == [
+        {"payload": '{"n": 1}', "eventType": "Happened", "at": "2024-01-01T10:00:00.500000Z"},
+        {"payload": None, "eventType": None, "at": None},
+    ]

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.replication import identifier
 from cdcd.core.catalog.logical import is_lasting
 from cdcd.core.catalog.relations import CatalogColumn, Kin, TableDescription, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
@@ -449,3 +450,26 @@ class CatalogLookUp:
         if len(self._noted) >= NOTED_MAX:
             self._noted.clear()
         self._noted[oid] = None
+
+
+VALUES_S: Final = 5
+"""Seconds that `distinct_values` may take."""
+
+
+async def distinct_values(
+    connection: Connection, relation: Relation, column: str, most: int
+) -> list[str | None]:
+    """Return at most `most` different values of a column, as texts.
+
+    The table's policies are not run: a table whose policies hold for this role is refused.
+
+    Raises TransientError and SourceError.
+    """
+    table = f"{identifier(relation.schema)}.{identifier(relation.name)}"
+    query = f"SELECT DISTINCT {identifier(column)}::text FROM ONLY {table} LIMIT {most}"
+    settings = f"SET TRANSACTION READ ONLY; SET LOCAL row_security = off; SET LOCAL statement_timeout = '{VALUES_S}s'"
+    with translated(f"reading values of {relation.schema}.{relation.name}.{column}", {}):
+        async with connection.transaction():
+            await connection.execute(settings.encode())
+            rows: Any = await (await connection.execute(query.encode())).fetchall()
+    return [value for (value,) in rows]

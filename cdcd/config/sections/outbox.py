@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from cdcd.config.types import KIB, Form, Section, Text, TopicName
 from cdcd.core.catalog.routing import TOPIC_LENGTH_MAX, equivalent, parse_table
 from cdcd.core.records.encoder import HEADER_PARTITION
-from cdcd.core.records.shaping.outbox import EVENT_ID
+from cdcd.core.records.shaping.outbox import EVENT_ID, PAYLOAD
 from cdcd.core.records.shaping.settings import Outbox, OutboxTable
 
 OutboxTableName = Annotated[
@@ -48,8 +48,17 @@ class OutboxTableConfig(Section):
         default_factory=dict, description="Further headers of the record: name to column."
     )
 
+    envelope: dict[Text, Text] = Field(
+        default_factory=dict,
+        description="Fields beside the payload: name to column. With them, the value of the record is the JSON object "
+        '{"payload": ..., "name": ...}, in which payload and fields have the form of their columns in the format '
+        "json: a jsonb is a text in quotes. NULL is null.",
+    )
+
     @model_validator(mode="after")
     def _headers_are_distinct(self) -> Self:
+        if PAYLOAD in self.envelope:
+            raise ValueError(f"envelope must not have {PAYLOAD}, which the column of payload makes")
         if self.event_id is not None and EVENT_ID in self.headers:
             raise ValueError(f"headers must not have {EVENT_ID}, which event_id makes; set event_id: null")
         if HEADER_PARTITION in self.headers:
@@ -103,7 +112,13 @@ class OutboxConfig(Section):
         """`tables` by schema and name."""
         return {
             parse_table(table): OutboxTable(
-                given.topic, given.route_by, given.event_id or "", given.key, given.payload, given.headers
+                given.topic,
+                given.route_by,
+                given.event_id or "",
+                given.key,
+                given.payload,
+                given.headers,
+                given.envelope,
             )
             for table, given in self.tables.items()
         }

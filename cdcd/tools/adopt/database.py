@@ -9,8 +9,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import psycopg
-
 from cdcd.adapters.postgres import catalog
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.publication import Publication, PublishedTable, creation
@@ -18,7 +16,7 @@ from cdcd.config.loading import Config
 from cdcd.core.catalog.modes import form_under
 from cdcd.core.catalog.relations import TableDescription, key_columns
 from cdcd.core.catalog.table_rules import ChosenKeys
-from cdcd.core.errors import ConfigError
+from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.core.pasted import quoted as identifier
 from cdcd.core.protocol.messages import Relation
 from cdcd.daemon.rules.tables import column_types
@@ -70,8 +68,7 @@ async def read_known(
 
 
 _VALUES_MAX: Final = 100
-_VALUES_S: Final = 5
-"""Most values of a column that are read, and the time for one column."""
+"""Most values of a column that are read."""
 
 
 async def _values(
@@ -79,22 +76,15 @@ async def _values(
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The values of columns that choose topics, as far as rows with them are there.
 
-    A table that this role may not read, or cannot read in time, has none. Its policies are not run.
+    A table that this role may not read, or cannot read in time, has none.
     """
     found: list[tuple[str, tuple[str, ...]]] = []
     for column in [column.name for column in relation.columns if column.name in routing]:
-        table = f"{identifier(relation.schema)}.{identifier(relation.name)}"
-        query = f"SELECT DISTINCT {identifier(column)}::text FROM ONLY {table} LIMIT {_VALUES_MAX}"  # noqa: S608  quoted
         try:
-            async with connection.transaction():
-                await connection.execute(
-                    f"SET TRANSACTION READ ONLY; SET LOCAL row_security = off; "
-                    f"SET LOCAL statement_timeout = '{_VALUES_S}s'".encode()
-                )
-                rows = await (await connection.execute(query.encode())).fetchall()
-        except psycopg.Error:
+            values = await catalog.distinct_values(connection, relation, column, _VALUES_MAX)
+        except CdcdError:
             continue
-        found.append((column, tuple([str(value) for (value,) in rows if value])))
+        found.append((column, tuple([value for value in values if value])))
     return tuple(found)
 
 

@@ -143,9 +143,8 @@ def outbox(transform: Transform, course: Course) -> Verdict:
         "key": transform.text("table.field.event.key", "aggregateid"),
         "payload": transform.text("table.field.event.payload", "payload"),
     }
-    headers = _headers(transform)
-    if headers:
-        columns["headers"] = headers
+    headers, envelope = _placed(transform, "header"), _placed(transform, "envelope")
+    columns |= {name: found for name, found in (("headers", headers), ("envelope", envelope)) if found}
     tables = [each.pattern for each in reach.tables(course.known)] or [reach.single or ""]
     topics = [topic] if _VALUE not in topic else _event_topics(topic, route_by, reach, course)
     rest = _rest(transform)
@@ -154,8 +153,8 @@ def outbox(transform: Transform, course: Course) -> Verdict:
             f"Transform {moving[0]}, which comes after this one, renames the topics of events. Write `outbox` into "
             "cdcd.yaml by hand, with the final names as topics (docs/outbox.md), and accept this option."
         )
-    used = [each for name, each in columns.items() if name not in {"topic", "headers"}]
-    course.refuse_missing((*map(str, used), *headers.values()), reach)
+    used = [str(each) for name, each in columns.items() if name != "topic" and isinstance(each, str)]
+    course.refuse_missing((*used, *headers.values(), *envelope.values()), reach)
     if all(tables) and topics and not rest:
         later = _LATER if _VALUE in topic else ""
         return differs(
@@ -255,11 +254,12 @@ def _topic(transform: Transform) -> str:
     return replacement.replace("${routedByValue}", "{value}")
 
 
-def _headers(transform: Transform) -> dict[str, str]:
+def _placed(transform: Transform, where: str) -> dict[str, str]:
+    """The columns that the router places there, by the name that they have there."""
     found: dict[str, str] = {}
     for each in transform.texts("table.fields.additional.placement"):
         column, placement, alias = [*each.split(":"), "", ""][:3]
-        if placement == "header":
+        if placement == where:
             found[alias or column] = column
     return found
 
@@ -277,6 +277,9 @@ def _rest(transform: Transform) -> str:
     lost += [
         each
         for each in transform.texts("table.fields.additional.placement")
-        if each.split(":")[1:2] != ["header"]
+        if each.split(":")[1:2] not in (["header"], ["envelope"])
     ]
+    # The payload would be an object inside of the value; cdcd writes its text.
+    if _placed(transform, "envelope") and transform.flag("table.expand.json.payload", default=False):
+        lost.append("table.expand.json.payload beside fields in the envelope")
     return f"cdcd has no counterpart for {', '.join(lost)}." if lost else ""

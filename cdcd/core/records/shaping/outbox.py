@@ -10,12 +10,15 @@ an event. A DELETE only shows that the application has cleaned up, and an UPDATE
 have read the event already (Debezium's outbox event router decides the same). A row that cannot be an event goes to
 the table's own topic like any change, so that it is not lost.
 
-The payload is PostgreSQL's text for the column; for a `bytea` column it is the bytes themselves.
+The payload is PostgreSQL's text for the column; for a `bytea` column it is the bytes themselves. With fields beside it
+(`OutboxTable.envelope`), the value is a JSON object, in which payload and fields have the form of their columns.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from cdcd.core.catalog.modes import DEFAULTS, Modes
 from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.routing import unchecked_topic
@@ -28,6 +31,8 @@ from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Binary, Insert, LogicalMessage, Relation, TupleData, Unchanged
 from cdcd.core.protocol.reader import read_message
+from cdcd.core.records.debezium_json.converter import Converter
+from cdcd.core.records.debezium_json.converters import converter_for
 from cdcd.core.records.encoder import Encoder, EncoderSettings, Record, record_bytes
 from cdcd.core.records.shaping.publishing import PREFIX, read_event
 from cdcd.core.records.shaping.settings import Outbox, OutboxTable
@@ -37,6 +42,10 @@ from cdcd.core.transactions.drafts import SpoolItem
 EVENT_ID: Final = "id"
 """Header with the id of an event, with Debezium's name."""
 
+PAYLOAD: Final = "payload"
+"""Field of the payload in a value with other fields, with Debezium's name."""
+
+_NO_TYPES: Final[Mapping[int, TypeDescription]] = {}
 _HEX: Final = b"\\x"
 _SHOWN_MAX: Final = 200
 
@@ -58,6 +67,8 @@ class OutboxRows:
         table: OutboxTable,
         topics: Collection[str],
         rules: Sequence[ColumnRule | None],
+        types: Mapping[int, TypeDescription] = _NO_TYPES,
+        modes: Modes = DEFAULTS,
     ) -> None:
         self._table = table
         self._topics = topics
@@ -65,6 +76,14 @@ class OutboxRows:
         check_columns(relation, table, rules)
         self._at = {column.name: index for index, column in enumerate(relation.columns)}
         self._bytes = {column.name for column in relation.columns if column.type_oid == BYTEA}
+        self._fields: list[tuple[bytes, str, Converter]] = []
+        """Name as JSON, column, and form of each field of the value; [] if the value is the payload alone."""
+        if table.envelope:
+            by_name = {column.name: column for column in relation.columns}
+            for name, column in {PAYLOAD: table.payload, **table.envelope}.items():
+                found = by_name[column]
+                converter = converter_for(found.type_oid, found.type_modifier, types, modes)
+                self._fields.append((json.dumps(name, ensure_ascii=False).encode(), column, converter))
 
     def event(self, row: TupleData) -> Record:
         """Return the record of an inserted row.
@@ -90,7 +109,21 @@ class OutboxRows:
             value = self._value(row, column)
             if value is not None:
                 headers.append((name, value))
-        return (topic, key, self._value(row, table.payload), headers or None)
+        value = self._object(row) if self._fields else self._value(row, table.payload)
+        return (topic, key, value, headers or None)
+
+    def _object(self, row: TupleData) -> bytes:
+        """Return the value of an event whose payload has fields beside it."""
+        parts: list[bytes] = []
+        for name, column, converter in self._fields:
+            # It is checked, and then converted from the text that the server sent.
+            written = b"null"
+            if self._value(row, column) is not None:
+                sent = row[self._at[column]]
+                assert isinstance(sent, bytes)
+                written = converter.wire(sent)
+            parts.append(name + b":" + written)
+        return b"{" + b",".join(parts) + b"}"
 
     def _text(self, row: TupleData, column: str) -> str | None:
         value = self._value(row, column)
@@ -171,6 +204,7 @@ class OutboxShape(Shape):
         self._fails_over = fails_over_bytes
         self._topics = frozenset(outbox.topics)
         self._protections = settings.protections
+        self._modes = settings.modes
         self._observe = observe
         self._rows: dict[int, OutboxRows] = {}
         self._names: dict[int, str] = {}
@@ -193,23 +227,26 @@ class OutboxShape(Shape):
     def check(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
-        self._made(relation, table)
+        self._made(relation, table, types)
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
-        rows = self._made(relation, table)
+        rows = self._made(relation, table, types)
         self._names[relation.oid] = f"{relation.schema}.{relation.name}"
         if rows is None:
             self._rows.pop(relation.oid, None)
         else:
             self._rows[relation.oid] = rows
 
-    def _made(self, relation: Relation, table: TableDescription) -> OutboxRows | None:
+    def _made(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> OutboxRows | None:
         outbox = self._outbox.tables.get((relation.schema, relation.name))
         if outbox is None:
             return None
-        return OutboxRows(relation, outbox, self._topics, self._protections.in_force(relation, table))
+        rules = self._protections.in_force(relation, table)
+        return OutboxRows(relation, outbox, self._topics, rules, types, self._modes)
 
     def takes(self, item: SpoolItem, in_stream: bool) -> bool:
         if not isinstance(item, bytes):

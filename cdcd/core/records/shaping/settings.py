@@ -29,6 +29,8 @@ class OutboxTable:
         topic: the topic of an event, in which `{value}` is replaced by the value of the column `route_by`.
         route_by, event_id, key, payload: names of columns. If `event_id` is empty, events have no header `id`.
         headers: the column of each further header, by the header's name.
+        envelope: the column of each field that stands beside the payload, by the field's name. If it is empty, the
+            value of a record is the payload alone.
     """
 
     topic: str
@@ -37,11 +39,13 @@ class OutboxTable:
     key: str
     payload: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    envelope: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column that an event uses, each once."""
-        named = (self.route_by, self.event_id, self.key, self.payload, *self.headers.values())
+        more = (*self.headers.values(), *self.envelope.values())
+        named = (self.route_by, self.event_id, self.key, self.payload, *more)
         return tuple(dict.fromkeys([name for name in named if name]))
 
 

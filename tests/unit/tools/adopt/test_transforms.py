@@ -98,14 +98,14 @@ def test_an_outbox_beside_flattened_tables_is_for_a_person_and_the_tables_are_fl
             "type": f"{DEBEZIUM}outbox.EventRouter",
             "predicate": "p",
             "route.topic.replacement": "events.${routedByValue}",
-            "table.fields.additional.placement": "type:header:eventType,note:envelope",
+            "table.fields.additional.placement": "type:header:eventType,note:partition",
         },
         {**FLAT, "predicate": "p", "negate": "true"},
         **topic_predicate(r"inventory\.public\.outbox"),
     )
     found = verdicts(options, (*KNOWN, outbox))
     assert found["a"].kind is Kind.IMPOSSIBLE
-    assert "note:envelope" in found["a"].why
+    assert "note:partition" in found["a"].why
     assert found["a"].keys == {}
     assert found["a"].draft == {
         "outbox.topics": ["events.FILL_IN"],

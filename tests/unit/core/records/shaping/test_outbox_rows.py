@@ -12,7 +12,7 @@ from cdcd.core.protocol.messages import Binary, Column, Relation
 from cdcd.core.records.shaping.outbox import OutboxRows
 from cdcd.core.records.shaping.settings import OutboxTable
 
-UUID, TEXT, JSONB, BYTEA = 2950, 25, 3802, 17
+UUID, TEXT, JSONB, BYTEA, TIMESTAMPTZ = 2950, 25, 3802, 17, 1184
 
 TABLE = OutboxTable(
     "outbox.event.{value}", "aggregatetype", "id", "aggregateid", "payload", {"eventType": "type"}
@@ -49,6 +49,27 @@ def test_a_row_is_an_event_as_debezium_routes_it():
         b'{"total": 12.50}',
         [("id", b"u-1"), ("eventType", b"OrderPlaced")],
     )
+
+
+def test_fields_beside_the_payload_make_an_object_as_debezium_writes_it():
+    table = OutboxTable(
+        "outbox.event.{value}",
+        "aggregatetype",
+        "",
+        "aggregateid",
+        "payload",
+        {},
+        {"eventType": "type", "at": "at"},
+    )
+    columns = (*COLUMNS, ("at", TIMESTAMPTZ))
+    found = rows(table, *columns)
+    row = (*ROW, b"2024-01-01 10:00:00.5+00")
+    assert found.event(row)[2] == (
+        b'{"payload":"{\\"total\\": 12.50}","eventType":"OrderPlaced","at":"2024-01-01T10:00:00.500000Z"}'
+    )
+    assert found.event((*ROW[:-2], None, None, None))[2] == b'{"payload":null,"eventType":null,"at":null}'
+    with pytest.raises(ConfigError, match="no published column at"):
+        rows(table)
 
 
 def test_a_null_payload_is_a_tombstone_and_a_null_header_is_not_there():
