@@ -31,7 +31,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "tables": "Show the state of each table, stop a table, or bring it back.",
     "tail": "Show changes as they come, from the topics or a slot.",
     "trace": "Follow one row to its records in Kafka.",
-    "bench": "Measure what a daemon reaches between your servers.",
+    "bench": "Measure the rate and latency of a daemon with your servers.",
     "record": "Record the stream of a temporary slot into files.",
     "replay": "Replay a recording through the engine, or make it pseudonymous.",
     "verify": "Compare the topics, or a mirror, with the tables at one moment.",

@@ -38,7 +38,7 @@ from cdcd.cli.output import say
     help="Remove the objects that an earlier run left because it was killed.",
 )
 def command(file: Path, *, rows: int, rows_each: int, row_bytes: int, yes: bool, remove: str) -> int:
-    """Measure what a daemon reaches between your servers.
+    """Measure the rate and latency of a daemon with your servers.
 
     Creates a schema with a table, a publication, a slot and topics, writes rows, runs a daemon with your configuration
     under other names, and removes everything again. Prints rows per second, CPU, memory, bytes and latency

@@ -101,14 +101,14 @@ def start(
 @command.command("pause")
 @config_option()
 def pause(file: Path) -> int:
-    """Read no further until `resume`. Changes are streamed on."""
+    """Pause the reading of tables until `resume`. Changes are still streamed."""
     return _ask(file, action="pause")
 
 
 @command.command("resume")
 @config_option()
 def resume(file: Path) -> int:
-    """Go on where `pause` stopped."""
+    """Continue the reading of tables after `pause`."""
     return _ask(file, action="resume")
 
 
@@ -118,7 +118,7 @@ def resume(file: Path) -> int:
     "--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="Of these only. May be repeated."
 )
 def cancel(file: Path, tables: tuple[str, ...]) -> int:
-    """Give up what is not read. Rows that were delivered stay."""
+    """Cancel requested snapshots that are not complete. Delivered rows stay in the topics."""
     return _ask(file, action="cancel", tables=tables)
 
 
@@ -134,10 +134,10 @@ def cancel(file: Path, tables: tuple[str, ...]) -> int:
 )
 @click.option("--watch", is_flag=True, help="Print the progress every second until all tables are read.")
 def status(file: Path, form: str, watch: bool) -> int:
-    """Show every table that is read, waits or was read, by what is committed in Kafka.
+    """Show the progress of each table's snapshot, from the checkpoint in Kafka.
 
-    A table is reading, waiting, paused, complete or failed. Rates are averages since the table was begun with. The
-    checkpoint keeps 20 tables that have ended, failed ones longest, and the number of the others.
+    A table is reading, waiting, paused, complete or failed. Rates are averages since the reading of the table began.
+    The checkpoint keeps the last 20 finished tables, failed tables longest, and the number of the others.
     """
     config = _load(file)
 

@@ -391,7 +391,8 @@ Problems come first. The output only counts the findings that are in order; `--a
 `--format json` gives an object for programs:
 
     {"exit_code": 10, "findings": [
-      {"level": "error", "code": "wal.level", "subject": "wal_level", "found": "replica", "fix": "ALTER SYSTEM …"}]}
+      {"level": "error", "code": "wal.level", "subject": "wal_level", "found": "replica, and cdcd needs logical",
+       "fix": "ALTER SYSTEM …"}]}
 
 | level | meaning |
 |---|---|

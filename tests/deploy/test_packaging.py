@@ -212,6 +212,11 @@ def test_the_source_archive_runs_in_an_empty_environment_without_a_c_compiler(
     dist: Path, dependencies: Path, tmp_path: Path
 ) -> None:
     (path,) = dist.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        assert {name.split("/")[1] for name in archive.getnames() if "/" in name} == {
+            "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "cdcd", "cdcd.egg-info", "config", "deploy",
+            "pyproject.toml", "setup.cfg", "setup.py",
+        }  # fmt: skip
     said = install_and_run(path, NO_COMPILER, "pure Python", dependencies, tmp_path)
     # mypy was there, because the archive says itself what it is built with, and pip brings that along.
     assert "Not compiled: there is no C compiler that finds Python.h." in said

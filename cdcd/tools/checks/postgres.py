@@ -177,7 +177,7 @@ def check_wal_level(facts: Facts, _: Wanted) -> Iterator[Finding]:
             "error",
             "wal.level",
             "wal_level",
-            level,
+            f"{level}, and cdcd needs logical",
             "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL.",
         )
 
