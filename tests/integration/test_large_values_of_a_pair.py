@@ -86,6 +86,30 @@ def test_the_active_instance_delivers_a_large_value_and_stays_the_active_one(
 
 @pytest.mark.timeout(900)
 @pytest.mark.postgres(only=18)
+def test_the_active_instance_stays_the_active_one_while_it_converts_many_small_elements(
+    database: Database, pair: list[Daemon], unique: str
+):
+    # GIVEN a server that ends a connection without status updates, an active instance and a standby
+    database.execute(f"ALTER DATABASE \"{database.name}\" SET wal_sender_timeout = '5s'")
+    database.execute("CREATE TABLE many (id int PRIMARY KEY, body text[])")
+    active, standby, _ = pair
+    active.start()
+    active.await_streaming()
+    standby.start()
+    standby.await_event("standby.waiting")
+    # WHEN an array is written whose conversion takes longer than the lease
+    database.execute(f"INSERT INTO many VALUES (1, array_fill('a'::text, ARRAY[{SIZE // 12}]))")
+    await_flushed(database.dsn(), f"cdcd_{unique}", TIMEOUT_S)
+    # THEN the connection and the lock have lasted
+    events = [event["event"] for each in pair for event in each.events]
+    assert "lock.lost" not in events
+    assert "reconnect.scheduled" not in events
+    assert events.count("stream.started") == 1
+    assert active.stop() == standby.stop() == 0
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.postgres(only=18)
 @pytest.mark.parametrize("statement", [MESSAGE, ROW], ids=["message", "row"])
 def test_a_standby_that_takes_over_and_meets_a_large_value_stays_the_active_one(
     database: Database, pair: list[Daemon], unique: str, statement: str
