@@ -52,6 +52,7 @@ class ChangeRecords:
         self._current = current
         self._encoder = current.encoder
         self._queue = current.queue
+        self._records = current.records
         self._metadata = current.encoder.metadata
         self._incremental = incremental
         self._watched = incremental.watched
@@ -59,6 +60,7 @@ class ChangeRecords:
         self._fates = fates
         self._limits = limits
         self._row_bytes_max = limits.row_bytes_max
+        self._fails_over = limits.fails_over
 
     def make_records(self, step: Changes) -> Added:
         """Make records of the events, and put them into the queue.
@@ -108,7 +110,7 @@ class ChangeRecords:
             raise error
         oid = oids_of(item, step.in_stream)[0]
         added = self._queue.events_done - before
-        size = sum([record_bytes(key, value, None) for _, key, value, _ in self._current.records])
+        size = sum([record_bytes(key, value, None) for _, key, value, _ in self._records])
         self._add(size, done - added)
         # The event is left out together with the following ones.
         self._encoder.skip(-1)
@@ -117,17 +119,16 @@ class ChangeRecords:
 
     def _add_encoded(self, items: list[SpoolItem], in_stream: bool, count: int) -> None:
         """Encode these items, which are `count` events, and put their records into the queue."""
-        self._add(
-            self._encoder.encode_all(items, in_stream, self._current.unix_us, self._current.records), count
-        )
+        self._add(self._encoder.encode_all(items, in_stream, self._current.unix_us, self._records), count)
 
     def _add(self, size: int, count: int, late: LateRecords | None = None) -> None:
         """Move the records, which are `size` bytes for `count` events, into the queue, and `late` behind them."""
-        if size > self._limits.fails_over:
+        if size > self._fails_over:
             size -= self._leave_large()
         if self._metadata is not None:
-            size += self._metadata.begun(self._current.records)
-        self._current.submit(size, count, late)
+            size += self._metadata.begun(self._records)
+        if self._queue.enqueue(self._records, size, count, late):
+            self._current.cut()
 
     def went_out(self, step: WentOut) -> None:
         """Note that tables have their first events under names that the pipeline leaves out."""
@@ -141,7 +142,7 @@ class ChangeRecords:
         Returns:
             The bytes of the removed records.
         """
-        records, dropped, place = self._current.records, 0, 0
+        records, dropped, place = self._records, 0, 0
         while place < len(records):
             topic, key, value, _ = records[place]
             size = record_bytes(key, value, None)
@@ -179,7 +180,7 @@ class ChangeRecords:
                 kept = []
                 if len(self._fates) != aside:
                     return Changes(items[place:], True)
-            late = self._encoder.late_records(item, self._current.unix_us, self._current.records)
+            late = self._encoder.late_records(item, self._current.unix_us, self._records)
             if late is None:
                 kept.append(item)
             elif late.largest > self._limits.fails_over:
@@ -200,7 +201,7 @@ class ChangeRecords:
         names are new.
         """
         size = 0
-        records = self._current.records
+        records = self._records
         snapshots = self._incremental.snapshots
         filters = snapshots.filters
         for each in step.items:
@@ -239,9 +240,7 @@ class ChangeRecords:
             ends = self._tables.described(oid, name)
             self._current.defer(partial(self._tables.settle, oid, name))
             if ends and self._tables.ends_rows:
-                size += self._encoder.encode_end_of_rows(
-                    oid, None, self._current.unix_us, self._current.records
-                )
+                size += self._encoder.encode_end_of_rows(oid, None, self._current.unix_us, self._records)
         return size
 
     def _note(self, frame: bytes, in_stream: bool, known: int) -> None:
@@ -250,7 +249,7 @@ class ChangeRecords:
             self._watched.truncated(self._current.xid, peek.relation_oids(frame, in_stream))
             return
         divided = False
-        for topic, key, value, headers in self._current.records[known:]:
+        for topic, key, value, headers in self._records[known:]:
             if not self._watched.is_watched(topic):
                 continue
             if value is None:

@@ -59,15 +59,16 @@ class CurrentTransaction:
     def submit(self, size: int, count: int, late: LateRecords | None = None) -> None:
         """Move `records`, which are `size` bytes for `count` events, into the queue, and `late` behind them."""
         if self.queue.enqueue(self.records, size, count, late):
-            self._cut()
+            self.cut()
 
     def leave_out(self, count: int) -> None:
         """Count events that have no records."""
         self.encoder.skip(count)
         if self.queue.enqueue(self.records, 0, count):
-            self._cut()
+            self.cut()
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
+        """Note that the queue ended a batch inside the transaction."""
         if self._whole is None:
             return
         whole, self._whole = self._whole, None
@@ -77,7 +78,8 @@ class CurrentTransaction:
 
     def close(self, step: Closed) -> None:
         """End the transaction: its effects are applied, and its last batch has the position behind it."""
-        self.apply_effects()
+        if self._effects:
+            self.apply_effects()
         if self._metadata is not None:
             size = self._metadata.ended(self.records)
             self.queue.append(self.records, size)
@@ -89,10 +91,9 @@ class CurrentTransaction:
 
     def apply_effects(self) -> None:
         """Apply the effects of the transaction on the daemon, because its events count as delivered from here on."""
-        if self._effects:
-            effects, self._effects = self._effects, []
-            for apply in effects:
-                apply()
+        effects, self._effects = self._effects, []
+        for apply in effects:
+            apply()
 
     def has_schemas(self, of: int) -> bool:
         """Return whether the records of logical messages, or of transactions, have the ids of their schemas; those that
