@@ -17,7 +17,7 @@ import click
 from cdcd.cli.__main__ import cli
 from cdcd.core import facts, facts_operation
 from cdcd.core.protocol.peek import CHANGES
-from cdcd.core.transactions.assembler import TRANSITIONS, State
+from cdcd.core.transactions.assembler import TRANSITIONS, StreamState
 from cdcd.mirror.watching import progress
 from cdcd.telemetry import findings as codes
 from cdcd.telemetry import metrics, mirror, verify
@@ -57,13 +57,13 @@ TAGS: Final = {
 
 def states() -> str:
     """The assembler's table as a Mermaid diagram."""
-    edges: dict[tuple[State, State], list[str]] = {}
+    edges: dict[tuple[StreamState, StreamState], list[str]] = {}
     for (state, tag), (to, _) in TRANSITIONS.items():
         edges.setdefault((state, to), []).append(TAGS[chr(tag)])
     # What the table leaves to the loop around it: a normal transaction's changes are passed on as they are.
-    edges[State.TRANSACTION, State.TRANSACTION] += [TAGS[chr(tag)] for tag in sorted(CHANGES)]
+    edges[StreamState.TRANSACTION, StreamState.TRANSACTION] += [TAGS[chr(tag)] for tag in sorted(CHANGES)]
     lines = ["```mermaid", "stateDiagram-v2", "    [*] --> IDLE"]
-    lines += [f"    {state.name}: {state.name}<br>{state.value}" for state in State]
+    lines += [f"    {state.name}: {state.name}<br>{state.value}" for state in StreamState]
     lines += [f"    {state.name} --> {to.name}: {', '.join(tags)}" for (state, to), tags in edges.items()]
     return "\n".join([*lines, "```", ""])
 

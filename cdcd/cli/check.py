@@ -18,7 +18,7 @@ from cdcd.telemetry.terminal_text import plain
 
 if TYPE_CHECKING:
     from cdcd.telemetry.findings import Finding
-    from cdcd.tools.checks.run import Report
+    from cdcd.tools.checks.run import CheckReport
 
 _COLORS: Final = {"error": "red", "warning": "yellow", "unknown": "cyan", "ok": "green"}
 """The levels in the order in which they are shown."""
@@ -72,7 +72,7 @@ def command(file: Path, form: str, *, shows_all: bool) -> int:
     return report.exit_code
 
 
-def _show_json(report: "Report") -> None:
+def _show_json(report: "CheckReport") -> None:
     findings = [
         {
             "level": one.level,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cdcd.config.loading import Config
-    from cdcd.tools.verify.report import Report
+    from cdcd.tools.verify.report import VerifyReport
     from cdcd.tools.verify.topics import ComparisonOptions, TopicsTarget
 
 MEBIBYTE: Final = 1 << 20
@@ -180,7 +180,7 @@ def command(
     def notice(text: str) -> None:
         say(f"note: {text}", err=True)
 
-    def show(report: "Report") -> None:
+    def show(report: "VerifyReport") -> None:
         if form == "json":
             say(json.dumps(as_object(report, shown=shown, values=not no_values), ensure_ascii=False))
         else:
@@ -240,7 +240,7 @@ def _check_target(target: str, mirror_file: Path | None, file: Path) -> None:
 
 def _verify_mirror(
     config: "Config", mirror_file: Path, options: "ComparisonOptions", notice: "Callable[[str], None]"
-) -> "Report":
+) -> "VerifyReport":
     """Compare the tables of a mirror."""
     from cdcd.adapters.credentials.tokens import access  # noqa: PLC0415
     from cdcd.adapters.kafka import client  # noqa: PLC0415
@@ -251,7 +251,7 @@ def _verify_mirror(
     from cdcd.daemon.settings import require_json  # noqa: PLC0415
     from cdcd.tools.operations.sides import bound_columns  # noqa: PLC0415
     from cdcd.tools.verify.delivery import (  # noqa: PLC0415
-        Delivery,
+        TopicDelivery,
         check_records,
         chosen,
         tell_left_out,
@@ -280,7 +280,7 @@ def _verify_mirror(
     tell_left_out(config, notice)
     settings, target = settings_of(mirror), target_of(mirror)
     connection, _ = client.split(*access(config.kafka))
-    delivery = Delivery(config, connection, options.timeout_s, notice)
+    delivery = TopicDelivery(config, connection, options.timeout_s, notice)
     patterns = [parse_pattern(table, "--table") for table in options.tables]
     published = asyncio.run(delivery.published())
     meant = chosen(config, published, patterns, settings.wants)
@@ -313,7 +313,7 @@ def _go_on(
     slice_bytes: float,
     interval_s: float,
     port: int,
-    show: "Callable[[Report], None]",
+    show: "Callable[[VerifyReport], None]",
     notice: "Callable[[str], None]",
 ) -> int:
     """Compare a slice after the other until SIGTERM or Ctrl-C; 0."""
@@ -345,7 +345,9 @@ def _go_on(
     return 0
 
 
-def _repair(config: "Config", report: "Report", timeout_s: float, notice: "Callable[[str], None]") -> bool:
+def _repair(
+    config: "Config", report: "VerifyReport", timeout_s: float, notice: "Callable[[str], None]"
+) -> bool:
     """Have the daemon read again what differs; whether there was anything to read."""
     from cdcd.core.snapshot.signals import Signal  # noqa: PLC0415
     from cdcd.tools.operations.snapshot_request import ask  # noqa: PLC0415  few need it

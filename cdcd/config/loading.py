@@ -22,8 +22,8 @@ from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, Ret
 from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.topics import TopicCreationConfig, TopicsConfig
 from cdcd.config.sources import (
+    KeyOrigin,
     Layers,
-    Origin,
     Problem,
     apply_environment,
     is_unknown,
@@ -152,7 +152,7 @@ def _describe(detail: ErrorDetails, layers: Layers) -> Problem | None:
     return Problem(origin, dotted(path), text)
 
 
-def _shown(value: object, path: KeyPath, origin: Origin) -> str:
+def _shown(value: object, path: KeyPath, origin: KeyOrigin) -> str:
     """The value for an error, if it is short and can be no secret: not from a variable or file, nor for a
     secret.
     """

@@ -38,7 +38,7 @@ _QUOTING: Final = {
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Origin:
+class KeyOrigin:
     """Where a value was given.
 
     Args:     line: in the file, from 1; 0 when it is not from the file.     variable: the environment
@@ -58,7 +58,7 @@ class Origin:
 class Problem:
     """One thing that is wrong: where, which key, and what."""
 
-    origin: Origin
+    origin: KeyOrigin
     path: str
     text: str
 
@@ -72,15 +72,15 @@ class Layers:
 
     root: type[Section] = Config
     data: dict[str, Any] = field(default_factory=dict)
-    origins: dict[KeyPath, Origin] = field(default_factory=dict)
+    origins: dict[KeyPath, KeyOrigin] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def origin(self, path: KeyPath) -> Origin:
+    def origin(self, path: KeyPath) -> KeyOrigin:
         """Of the value, or of the nearest mapping around it."""
         for length in range(len(path), -1, -1):
             if (known := self.origins.get(path[:length])) is not None:
                 return known
-        return Origin(0)
+        return KeyOrigin(0)
 
     def problem(self, path: KeyPath, text: str) -> None:
         self.problems.append(Problem(self.origin(path), dotted(path), text))
@@ -91,7 +91,7 @@ class Layers:
             value = value.get(part) if isinstance(value, dict) else None
         return value
 
-    def set(self, path: KeyPath, value: object, origin: Origin) -> None:
+    def set(self, path: KeyPath, value: object, origin: KeyOrigin) -> None:
         """Set the value; in silence not, where its parent is no mapping, which is a problem of its own."""
         parent: Any = self.data
         for part in path[:-1]:
@@ -156,7 +156,7 @@ class _NodeReader:
         self._layers = layers
 
     def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
-        self._layers.origins.setdefault(path, Origin(node.start_mark.line + 1))
+        self._layers.origins.setdefault(path, KeyOrigin(node.start_mark.line + 1))
         own = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         self._loader.flatten_mapping(node)
         values: dict[str, Any] = {}
@@ -164,7 +164,7 @@ class _NodeReader:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 self._layers.problems.append(
-                    Problem(Origin(line), dotted(path), "has a key that is not text")
+                    Problem(KeyOrigin(line), dotted(path), "has a key that is not text")
                 )
                 continue
             key = key_node.value
@@ -172,10 +172,10 @@ class _NodeReader:
             if key in values and own.count(key) > 1:
                 first = self._layers.origin((*path, key))
                 self._layers.problems.append(
-                    Problem(Origin(line), dotted((*path, key)), f"is given twice, first on {first}")
+                    Problem(KeyOrigin(line), dotted((*path, key)), f"is given twice, first on {first}")
                 )
                 continue
-            self._layers.origins[(*path, key)] = Origin(line)
+            self._layers.origins[(*path, key)] = KeyOrigin(line)
             values[key] = self._value(value_node, (*path, key))
         return values
 
@@ -185,7 +185,7 @@ class _NodeReader:
         if isinstance(node, yaml.SequenceNode):
             items = []
             for index, item in enumerate(node.value):
-                self._layers.origins[(*path, index)] = Origin(item.start_mark.line + 1)
+                self._layers.origins[(*path, index)] = KeyOrigin(item.start_mark.line + 1)
                 items.append(self._value(item, (*path, index)))
             return items
         value: object = self._loader.construct_object(node)
@@ -218,7 +218,7 @@ class _NodeReader:
             return _Unknown()
         if not names:
             return filled
-        self._layers.origins[path] = Origin(self._layers.origin(path).line, names[0])
+        self._layers.origins[path] = KeyOrigin(self._layers.origin(path).line, names[0])
         return read_text(filled, path, self._layers.root)
 
 
@@ -243,7 +243,7 @@ def apply_environment(layers: Layers, environ: Mapping[str, str]) -> None:
         if len(parts) == 1 and parts[0] not in Config.model_fields:
             continue
         path = _environment_path(parts)
-        origin = Origin(0, variable)
+        origin = KeyOrigin(0, variable)
         if path is None:
             near = suggestion(tuple(parts))
             layers.problems.append(Problem(origin, ".".join(parts), f"unknown key{near}"))
@@ -309,7 +309,7 @@ def read_secret_files(layers: Layers) -> None:
         if wrong:
             layers.problem(path, wrong)
         # The origin is the file's key, and like a variable's value the file's content is not shown.
-        layers.set(target, _Unknown() if wrong else value, Origin(layers.origin(path).line, "a file"))
+        layers.set(target, _Unknown() if wrong else value, KeyOrigin(layers.origin(path).line, "a file"))
 
 
 def read_secret(file: str) -> tuple[str, str]:

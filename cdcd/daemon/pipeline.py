@@ -75,7 +75,7 @@ COUNT_S: Final = 1.0
 K = TypeVar("K")
 
 
-class Stream(Protocol):
+class FrameStream(Protocol):
     """Source of frames: the replication stream, or the durable log."""
 
     async def receive(self, bytes_max: int) -> list[bytes]:
@@ -104,7 +104,7 @@ class LookUp(Protocol):
 class OpenSession:
     """Everything that a session holds open: the source of frames, the lock, the producer, the readers, the spool."""
 
-    stream: Stream
+    stream: FrameStream
     lock: KeptLock
     sink: Sink
     snapshots: SnapshotDriver

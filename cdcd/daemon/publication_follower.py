@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from cdcd.adapters.postgres import following
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.adapters.postgres.following import Desired, Differences, Listed
+from cdcd.adapters.postgres.following import Desired, Listed, PublicationDifferences
 from cdcd.adapters.postgres.publication import PublishedTable
 from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.adapters.postgres.tables import locked_tables
@@ -124,7 +124,7 @@ class PublicationFollower:
     def _wait(self, now: float, seconds: float) -> None:
         self._again_at = min(now + seconds, now + PENDING_S if self._again_at is None else self._again_at)
 
-    async def _act(self, listed: Listed, differences: Differences) -> None:
+    async def _act(self, listed: Listed, differences: PublicationDifferences) -> None:
         extra = [table for table in differences.extra if table.oid in listed.members]
         if self._mode == "never":
             self._tell("postgres.publication_changes is never", differences.lacking, extra)

@@ -58,7 +58,7 @@ HINT: Final = (
 )
 
 
-class Around(Protocol):
+class RecordedWiring(Protocol):
     """The part of the wiring that a recording needs."""
 
     @property
@@ -71,7 +71,7 @@ class Around(Protocol):
     def ready(self) -> Ready: ...
 
 
-def record_session(around: Around, engine: Engine, start: SessionStart, now: float) -> Tap | None:
+def record_session(around: RecordedWiring, engine: Engine, start: SessionStart, now: float) -> Tap | None:
     """Return the recorder of the engine's calls, for which the caller owes `close`; None: nothing is recorded.
 
     Args:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from cdcd.config.models import Config
 from cdcd.config.sections.process import HttpConfig, ListenConfig
-from cdcd.telemetry.http import Reply, Request, text
+from cdcd.telemetry.http import HttpRequest, Reply, text
 
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
@@ -77,13 +77,13 @@ def given_token(headers: Mapping[str, str]) -> bytes:
         return b""
 
 
-def reading(current: Callable[[], Config]) -> Callable[[Request], Reply | None]:
+def reading(current: Callable[[], Config]) -> Callable[[HttpRequest], Reply | None]:
     """Return a function that refuses requests without the right to read; it returns None to allow a request.
 
     The token for actions also allows reading.
     """
 
-    def refuse(asked: Request) -> Reply | None:
+    def refuse(asked: HttpRequest) -> Reply | None:
         http: HttpConfig = current().http
         if http.read_token is None:
             return None

@@ -21,7 +21,7 @@ from cdcd.core.facts_operation import HttpActionAsked, HttpActionRefused
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.signals import RESUME_TABLES, STOP_TABLES, Signal
 from cdcd.telemetry.access import bearer_token, is_cross_site
-from cdcd.telemetry.http import Reply, Request, Route, Routes, json_reply
+from cdcd.telemetry.http import HttpRequest, HttpRoute, Reply, Routes, json_reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,15 @@ def action_routes(current: Callable[[], Config], ask: Ask | None, observe: Obser
     """
     actions = _Actions(current, ask, observe)
     return {
-        "/v1/snapshots": Route(post=lambda asked: actions.carry_out("start", asked), refuse=actions.refuse),
-        "/v1/pause": Route(post=lambda asked: actions.carry_out("pause", asked), refuse=actions.refuse),
-        "/v1/resume": Route(post=lambda asked: actions.carry_out("resume", asked), refuse=actions.refuse),
-        "/v1/tables/stop": Route(
+        "/v1/snapshots": HttpRoute(
+            post=lambda asked: actions.carry_out("start", asked), refuse=actions.refuse
+        ),
+        "/v1/pause": HttpRoute(post=lambda asked: actions.carry_out("pause", asked), refuse=actions.refuse),
+        "/v1/resume": HttpRoute(post=lambda asked: actions.carry_out("resume", asked), refuse=actions.refuse),
+        "/v1/tables/stop": HttpRoute(
             post=lambda asked: actions.carry_out(STOP_TABLES, asked), refuse=actions.refuse
         ),
-        "/v1/tables/resume": Route(
+        "/v1/tables/resume": HttpRoute(
             post=lambda asked: actions.carry_out(RESUME_TABLES, asked), refuse=actions.refuse
         ),
     }
@@ -98,7 +100,7 @@ class _Actions:
         self._refused = 0
         self._refused_at = -REFUSED_S
 
-    def refuse(self, asked: Request) -> Reply | None:
+    def refuse(self, asked: HttpRequest) -> Reply | None:
         """Return the refusal of a request; None if it is allowed."""
         refusal = self._refusal(asked)
         if refusal is not None:
@@ -113,7 +115,7 @@ class _Actions:
                 self._refused, self._refused_at = 0, now
         return refusal
 
-    def _refusal(self, asked: Request) -> Reply | None:
+    def _refusal(self, asked: HttpRequest) -> Reply | None:
         if is_cross_site(asked.headers):
             return problem(403, "A page of another site may not request actions.")
         tokens = self._current().http.action_tokens()
@@ -128,7 +130,7 @@ class _Actions:
             **{"WWW-Authenticate": 'Bearer realm="cdcd"'},
         )
 
-    async def carry_out(self, action: str, asked: Request) -> Reply:
+    async def carry_out(self, action: str, asked: HttpRequest) -> Reply:
         """Make the request, and answer with its position in the WAL. The log names the client."""
         config = self._current()
         try:
@@ -200,7 +202,7 @@ class _Actions:
         return await done
 
 
-def _whose(asked: Request, tokens: list[tuple[str, bytes]]) -> str | None:
+def _whose(asked: HttpRequest, tokens: list[tuple[str, bytes]]) -> str | None:
     """Return the name of the request's token; None if it has none of these tokens."""
     given = bearer_token(asked.headers)
     # Each token is compared, in constant time, so that the time of the answer says nothing about the tokens.

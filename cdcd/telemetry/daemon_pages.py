@@ -28,17 +28,17 @@ from cdcd.telemetry.actions import Ask, action_routes
 from cdcd.telemetry.html_page import html_page, runbook_page
 from cdcd.telemetry.html_style import HEADERS
 from cdcd.telemetry.http import (
+    HttpRequest,
+    HttpRoute,
     Kept,
     Reply,
-    Request,
-    Route,
     Routes,
     Tls,
     json_reply,
     metrics_and_probes,
     serve,
 )
-from cdcd.telemetry.look_ups import HTML, LookUps, Tools
+from cdcd.telemetry.look_ups import HTML, PageLookUps, Tools
 from cdcd.telemetry.state import NAMES, ActiveElsewhere, Aside, Health, Telemetry, liveness, readiness
 from cdcd.telemetry.terminal_text import seconds, size
 from cdcd.telemetry.throughput import Rates
@@ -364,7 +364,7 @@ def daemon_routes(
         return registry_for(telemetry)
 
     configuration = _Configuration()
-    look_ups = None if tools is None else LookUps(current, telemetry, tools)
+    look_ups = None if tools is None else PageLookUps(current, telemetry, tools)
     statuses: Kept[int, dict[str, Any]] = Kept(SHARE_MAX, FRESH_S)
     pages: Kept[int, Reply] = Kept(SHARE_MAX, FRESH_S)
     objects: Kept[int, Reply] = Kept(SHARE_MAX, FRESH_S)
@@ -375,7 +375,7 @@ def daemon_routes(
             lambda: daemon_status(telemetry, ready(), time.monotonic(), time.time(), tables_max),
         )
 
-    def page(asked: Request) -> Reply:
+    def page(asked: HttpRequest) -> Reply:
         most = _tables(asked)
         return pages(
             most,
@@ -391,19 +391,19 @@ def daemon_routes(
             ),
         )
 
-    def runbook_reply(_asked: Request) -> Reply:
+    def runbook_reply(_asked: HttpRequest) -> Reply:
         assert runbook is not None
         return Reply(200, HTML, runbook_page(runbook()).encode(), HEADERS)
 
-    def status_json(asked: Request) -> Reply:
+    def status_json(asked: HttpRequest) -> Reply:
         most = _tables(asked)
         return objects(most, lambda: json_reply(200, status(most)))
 
     refuse = reading(current)
     return {
-        "/": Route(get=page, refuse=refuse),
-        "/v1/status": Route(get=status_json, refuse=refuse),
-        **({} if runbook is None else {"/runbook": Route(get=runbook_reply, refuse=refuse)}),
+        "/": HttpRoute(get=page, refuse=refuse),
+        "/v1/status": HttpRoute(get=status_json, refuse=refuse),
+        **({} if runbook is None else {"/runbook": HttpRoute(get=runbook_reply, refuse=refuse)}),
         **({} if look_ups is None else look_ups.routes()),
         **metrics_and_probes(registry, {"/healthz": live, "/readyz": ready}, refuse),
         **action_routes(current, ask, observe),
@@ -423,5 +423,5 @@ class _Configuration:
         return self._text
 
 
-def _tables(asked: Request) -> int:
+def _tables(asked: HttpRequest) -> int:
     return ALL_TABLES_MAX if asked.query == ALL else TABLES_MAX

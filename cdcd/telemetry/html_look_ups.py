@@ -41,7 +41,7 @@ class LastRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked(Generic[Answer]):
+class ShownLookUp(Generic[Answer]):
     """The last answer of a look-up.
 
     Attributes:
@@ -56,7 +56,7 @@ class Looked(Generic[Answer]):
     hint: str = ""
 
 
-def check_section(looked: Looked[Sequence[Finding]]) -> Iterator[str]:
+def check_section(looked: ShownLookUp[Sequence[Finding]]) -> Iterator[str]:
     """Yield the section for the pipeline's page: errors and warnings, and the numbers of the other findings."""
     yield "<section><h2>Checks</h2>"
     findings = looked.answer
@@ -68,7 +68,7 @@ def check_section(looked: Looked[Sequence[Finding]]) -> Iterator[str]:
     yield '<a href="/check">All checks</a></p></section>' if findings is not None else "</section>"
 
 
-def check_page(pipeline: str, looked: Looked[Sequence[Finding]]) -> str:
+def check_page(pipeline: str, looked: ShownLookUp[Sequence[Finding]]) -> str:
     """Return the page `/check`: all findings, errors first."""
 
     def body() -> Iterator[str]:
@@ -89,13 +89,13 @@ def check_page(pipeline: str, looked: Looked[Sequence[Finding]]) -> str:
     return _page(pipeline, "checks", body())
 
 
-def check_object(looked: Looked[Sequence[Finding]]) -> dict[str, Any]:
+def check_object(looked: ShownLookUp[Sequence[Finding]]) -> dict[str, Any]:
     """Return the object for `/v1/check`."""
     findings = None if looked.answer is None else [asdict(each) for each in looked.answer]
     return {**_head(looked), "findings": findings}
 
 
-def records_page(pipeline: str, table: str, looked: Looked[Sequence[LastRecord]]) -> str:
+def records_page(pipeline: str, table: str, looked: ShownLookUp[Sequence[LastRecord]]) -> str:
     """Return the page `/records`: partition, offset and size of the last records of the table."""
 
     def body() -> Iterator[str]:
@@ -122,7 +122,7 @@ def records_page(pipeline: str, table: str, looked: Looked[Sequence[LastRecord]]
     return _page(pipeline, table, body())
 
 
-def records_object(table: str, looked: Looked[Sequence[LastRecord]]) -> dict[str, Any]:
+def records_object(table: str, looked: ShownLookUp[Sequence[LastRecord]]) -> dict[str, Any]:
     """Return the object for `/v1/records`."""
     records = None
     if looked.answer is not None:
@@ -166,7 +166,7 @@ def _page(pipeline: str, title: str, body: Iterator[str]) -> str:
     return page(f"{name}: {escape(title)}", head + "".join(body))
 
 
-def _missing(looked: Looked[Any], otherwise: str) -> str:
+def _missing(looked: ShownLookUp[Any], otherwise: str) -> str:
     if not looked.error:
         return f'<p class="soft">{otherwise}</p>'
     return f'<p>{escape(looked.error)} ({_time(looked.at)} UTC)</p><p class="hint">{escape(looked.hint)}</p>'
@@ -195,7 +195,7 @@ def _counts(findings: Sequence[Finding]) -> str:
     )
 
 
-def _head(looked: Looked[Any]) -> dict[str, Any]:
+def _head(looked: ShownLookUp[Any]) -> dict[str, Any]:
     at = None if looked.at is None else _iso(looked.at)
     return {"at": at, "error": looked.error or None, "hint": looked.hint or None}
 

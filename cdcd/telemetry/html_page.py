@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from cdcd.core.visible import visible
 from cdcd.telemetry.findings import Finding
-from cdcd.telemetry.html_look_ups import Looked, check_section, escape, page
+from cdcd.telemetry.html_look_ups import ShownLookUp, check_section, escape, page
 from cdcd.telemetry.html_style import STYLE
 from cdcd.telemetry.terminal_text import number, seconds, size
 
@@ -111,7 +111,7 @@ FOOTER: Final = (
 
 
 def html_page(
-    status: Status, configuration: str = "", checked: Looked[Sequence[Finding]] | None = None
+    status: Status, configuration: str = "", checked: ShownLookUp[Sequence[Finding]] | None = None
 ) -> str:
     """Return the page `/`.
 
@@ -123,7 +123,9 @@ def html_page(
     return page(title, "".join(_main(status, configuration, checked)), footer=FOOTER)
 
 
-def _main(status: Status, configuration: str, checked: Looked[Sequence[Finding]] | None) -> Iterator[str]:
+def _main(
+    status: Status, configuration: str, checked: ShownLookUp[Sequence[Finding]] | None
+) -> Iterator[str]:
     yield from _head(status)
     yield from _notes(status)
     if status["role"] == "standby":

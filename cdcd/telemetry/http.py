@@ -118,7 +118,7 @@ _HINTS: Final[Mapping[int, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """Arguments of a route: the HTTP request.
 
     Attributes:
@@ -144,7 +144,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class HttpRoute:
     """Handlers of a path.
 
     Attributes:
@@ -154,9 +154,9 @@ class Route:
         is_probe: True if the route answers under every host name, because it returns no data.
     """
 
-    get: Callable[[Request], Reply] | None = None
-    post: Callable[[Request], Awaitable[Reply]] | None = None
-    refuse: Callable[[Request], Reply | None] | None = None
+    get: Callable[[HttpRequest], Reply] | None = None
+    post: Callable[[HttpRequest], Awaitable[Reply]] | None = None
+    refuse: Callable[[HttpRequest], Reply | None] | None = None
     is_probe: bool = False
 
     @property
@@ -164,7 +164,7 @@ class Route:
         return ("GET", "HEAD") if self.get is not None else ("POST",)
 
 
-Routes = Mapping[str, Route]
+Routes = Mapping[str, HttpRoute]
 """Routes by path."""
 
 
@@ -329,8 +329,8 @@ SHARE_MAX: Final = 0.1
 def metrics_and_probes(
     registry: "Callable[[], CollectorRegistry]",
     probes: Mapping[str, Callable[[], Health]],
-    refuse: Callable[[Request], Reply | None] | None = None,
-) -> dict[str, Route]:
+    refuse: Callable[[HttpRequest], Reply | None] | None = None,
+) -> dict[str, HttpRoute]:
     """Return the routes /metrics and the probes by their paths.
 
     Args:
@@ -340,17 +340,17 @@ def metrics_and_probes(
     metrics_of = cache(registry)
     scrapes: Kept[str, Reply] = Kept(SHARE_MAX)
 
-    def metrics(asked: Request) -> Reply:
+    def metrics(asked: HttpRequest) -> Reply:
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  the first scrape waits, not the start
 
         encode, content_type = choose_encoder(asked.headers.get("Accept", ""))
         return scrapes(content_type, lambda: Reply(200, content_type, encode(metrics_of())))
 
-    def probe(look: Callable[[], Health]) -> Route:
-        return Route(get=lambda _: _health(look()), is_probe=True)
+    def probe(look: Callable[[], Health]) -> HttpRoute:
+        return HttpRoute(get=lambda _: _health(look()), is_probe=True)
 
     return {
-        "/metrics": Route(get=metrics, refuse=refuse),
+        "/metrics": HttpRoute(get=metrics, refuse=refuse),
         **{path: probe(look) for path, look in probes.items()},
     }
 

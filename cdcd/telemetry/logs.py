@@ -42,7 +42,7 @@ LEVELS: Final = {
 }
 
 
-class Stream(Protocol):
+class LogStream(Protocol):
     """Destination of log lines: a file, or a terminal with progress bars below the log (`bars.Terminal`)."""
 
     def write(self, text: str, /) -> int: ...
@@ -52,7 +52,7 @@ class Stream(Protocol):
     def isatty(self) -> bool: ...
 
 
-class _Handler(logging.StreamHandler[Stream]):
+class _Handler(logging.StreamHandler[LogStream]):
     """cdcd's handler among the root logger's handlers."""
 
 
@@ -97,7 +97,7 @@ class Repeats(logging.Filter):
         return True
 
 
-def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
+def configure_logging(log: LogConfig, stream: LogStream | None = None) -> Observer:
     """Write all log messages of this process to `stream` (None: standard error).
 
     Returns the observer that logs facts. A further call replaces the former configuration.
@@ -140,7 +140,7 @@ def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
     return _observer(logger.log)
 
 
-def is_json(log: LogConfig, stream: Stream) -> bool:
+def is_json(log: LogConfig, stream: LogStream) -> bool:
     """Return True if the lines are JSON.
 
     `log.format: auto` means readable text on a terminal, and JSON everywhere else.

@@ -18,14 +18,14 @@ from cdcd.telemetry.access import reading
 from cdcd.telemetry.findings import Finding
 from cdcd.telemetry.html_look_ups import (
     LastRecord,
-    Looked,
+    ShownLookUp,
     check_object,
     check_page,
     records_object,
     records_page,
 )
 from cdcd.telemetry.html_style import HEADERS
-from cdcd.telemetry.http import Reply, Request, Route, Routes, json_reply, text
+from cdcd.telemetry.http import HttpRequest, HttpRoute, Reply, Routes, json_reply, text
 from cdcd.telemetry.state import Telemetry
 
 CHECK_S: Final = 600.0
@@ -59,7 +59,7 @@ class Tools:
     records: Callable[[Config, str], Sequence[LastRecord]]
 
 
-class LookUp(Generic[Kind, Answer]):
+class PageLookUp(Generic[Kind, Answer]):
     """Answers by kind, such as by table, each made by a thread. The HTTP server's thread calls the object.
 
     Args:
@@ -70,16 +70,16 @@ class LookUp(Generic[Kind, Answer]):
     def __init__(self, make: Callable[[Kind], Answer], keep_s: float) -> None:
         self._make = make
         self._keep_s = keep_s
-        self._answers: dict[Kind, Looked[Answer]] = {}
+        self._answers: dict[Kind, ShownLookUp[Answer]] = {}
         self._made_at: dict[Kind, float] = {}
         self._free_at = 0.0
         self._thread: Thread | None = None
 
-    def last(self, kind: Kind) -> Looked[Answer]:
+    def last(self, kind: Kind) -> ShownLookUp[Answer]:
         """Return the last answer, and start no look-up."""
-        return self._answers.get(kind, Looked())
+        return self._answers.get(kind, ShownLookUp())
 
-    def __call__(self, kind: Kind) -> Looked[Answer]:
+    def __call__(self, kind: Kind) -> ShownLookUp[Answer]:
         """Return the last answer, and start a look-up if the answer is old and no other look-up is under way."""
         now = time.monotonic()
         is_old = now - self._made_at.get(kind, -self._keep_s) >= self._keep_s
@@ -92,9 +92,9 @@ class LookUp(Generic[Kind, Answer]):
     def _run(self, kind: Kind) -> None:
         began = time.monotonic()
         try:
-            found = Looked(self._make(kind), time.time())
+            found = ShownLookUp(self._make(kind), time.time())
         except CdcdError as error:
-            found = Looked(None, time.time(), error.message, error.hint)
+            found = ShownLookUp(None, time.time(), error.message, error.hint)
         except Exception as error:  # noqa: BLE001  a page must not end the daemon
             # The text of such an error may have a value of a row, so only its type is shown.
             full = out_of_files(error)
@@ -103,7 +103,7 @@ class LookUp(Generic[Kind, Answer]):
                 if full is None
                 else full.message
             )
-            found = Looked(
+            found = ShownLookUp(
                 None, time.time(), why, "Run `cdcd check` on a terminal, which shows the whole error."
             )
         ended = time.monotonic()
@@ -115,18 +115,20 @@ class LookUp(Generic[Kind, Answer]):
         self._free_at = ended + (ended - began) * (1 / SHARE_MAX - 1)
 
 
-class LookUps:
+class PageLookUps:
     """Look-ups of one daemon, and the routes that show them."""
 
     def __init__(self, current: Callable[[], Config], telemetry: Telemetry, tools: Tools) -> None:
         self._current = current
         self._telemetry = telemetry
-        self._check: LookUp[str, Sequence[Finding]] = LookUp(lambda _: tools.check(current()), CHECK_S)
-        self._records: LookUp[str, Sequence[LastRecord]] = LookUp(
+        self._check: PageLookUp[str, Sequence[Finding]] = PageLookUp(
+            lambda _: tools.check(current()), CHECK_S
+        )
+        self._records: PageLookUp[str, Sequence[LastRecord]] = PageLookUp(
             lambda table: tools.records(current(), table), RECORDS_S
         )
 
-    def checked(self) -> Looked[Sequence[Finding]]:
+    def checked(self) -> ShownLookUp[Sequence[Finding]]:
         """Return the last findings. Only an instance that streams starts a new check.
 
         The check needs a walsender for a moment, which an instance that is starting may need itself.
@@ -137,16 +139,18 @@ class LookUps:
         """Return the pages and their objects by path."""
         refuse = reading(self._current)
         return {
-            "/check": Route(get=self._check_page, refuse=refuse),
-            "/v1/check": Route(get=lambda _: json_reply(200, check_object(self._check(""))), refuse=refuse),
-            "/records": Route(get=lambda asked: self._records_of(asked, as_page=True), refuse=refuse),
-            "/v1/records": Route(get=lambda asked: self._records_of(asked, as_page=False), refuse=refuse),
+            "/check": HttpRoute(get=self._check_page, refuse=refuse),
+            "/v1/check": HttpRoute(
+                get=lambda _: json_reply(200, check_object(self._check(""))), refuse=refuse
+            ),
+            "/records": HttpRoute(get=lambda asked: self._records_of(asked, as_page=True), refuse=refuse),
+            "/v1/records": HttpRoute(get=lambda asked: self._records_of(asked, as_page=False), refuse=refuse),
         }
 
-    def _check_page(self, _asked: Request) -> Reply:
+    def _check_page(self, _asked: HttpRequest) -> Reply:
         return Reply(200, HTML, check_page(self._telemetry.name, self._check("")).encode(), HEADERS)
 
-    def _records_of(self, asked: Request, *, as_page: bool) -> Reply:
+    def _records_of(self, asked: HttpRequest, *, as_page: bool) -> Reply:
         named = parse_qs(asked.query, max_num_fields=8) if asked.query.count("&") < 8 else {}
         table = named.get("table", [""])[0]
         # Only a table of the list: nobody can make the daemon look for names that it does not deliver.

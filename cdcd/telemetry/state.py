@@ -24,7 +24,7 @@ from cdcd.core.facts import Fact, Observer, Side, TableHealed
 from cdcd.core.facts_operation import CheckpointRecordsIgnored, StreamProgressed
 from cdcd.core.snapshot.progress import Progress
 from cdcd.telemetry.logs import LastProblems
-from cdcd.telemetry.throughput import Delays, Throughput, Totals
+from cdcd.telemetry.throughput import DelayTimes, Throughput, Totals
 
 
 class Histogram:
@@ -284,9 +284,9 @@ class Telemetry:
         lag_s = self.lag_s(unix_now) if self.role == "active" else None
         self.throughput.look(now, unix_now, self.totals(), self.events, lag_s=lag_s, delays=self.all_delays())
 
-    def all_delays(self) -> Delays:
+    def all_delays(self) -> DelayTimes:
         """Return the delays since the process started."""
-        return Delays(sum(self.delays.counts), self.delays.sum)
+        return DelayTimes(sum(self.delays.counts), self.delays.sum)
 
     def totals(self) -> Totals:
         """Return the totals that Kafka acknowledged since the process started. Heartbeats do not count."""

@@ -48,19 +48,19 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Delays:
+class DelayTimes:
     """Number of delivered changes, and the sum of their times from commit to acknowledgement in seconds."""
 
     count: int = 0
     sum: float = 0.0
 
-    def mean_since(self, before: "Delays") -> float | None:
+    def mean_since(self, before: "DelayTimes") -> float | None:
         """Return the mean time in seconds of the changes delivered since `before`; None: none was delivered."""
         count = self.count - before.count
         return (self.sum - before.sum) / count if count > 0 else None
 
 
-NO_DELAYS: Final = Delays()
+NO_DELAYS: Final = DelayTimes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Throughput:
         self._quarters: deque[Quarter] = deque(maxlen=QUARTERS)
         self._quarter = 0
         self._quarter_rows = 0
-        self._quarter_delays = Delays()
+        self._quarter_delays = DelayTimes()
         self._lag_s: float | None = None
 
     def look(
@@ -123,7 +123,7 @@ class Throughput:
         events: Mapping[tuple[str, str], int],
         *,
         lag_s: float | None = None,
-        delays: Delays = NO_DELAYS,
+        delays: DelayTimes = NO_DELAYS,
     ) -> None:
         """Add a sample of the present totals.
 
@@ -150,7 +150,7 @@ class Throughput:
         if not self._looks or now - self._looks[-1].at >= LOOK_S:
             self._looks.append(_Look(now, totals, dict(events)))
 
-    def _now(self, totals: Totals, delays: Delays) -> Quarter:
+    def _now(self, totals: Totals, delays: DelayTimes) -> Quarter:
         return Quarter(
             self._quarter * QUARTER_S,
             max(0, totals.rows - self._quarter_rows),
@@ -158,7 +158,7 @@ class Throughput:
             delays.mean_since(self._quarter_delays),
         )
 
-    def day(self, unix_now: float, totals: Totals, delays: Delays) -> list[Quarter]:
+    def day(self, unix_now: float, totals: Totals, delays: DelayTimes) -> list[Quarter]:
         """Return the last `QUARTERS` quarters of an hour, oldest first.
 
         The last entry is the current quarter so far.

@@ -12,7 +12,7 @@ from tornado.web import Application, RequestHandler, stream_request_body
 
 from cdcd.config.sections.process import ListenConfig
 from cdcd.telemetry.access import refuse_host
-from cdcd.telemetry.http import BODY_BYTES_MAX, CONNECTIONS_MAX, Reply, Request, Routes, Tls, text
+from cdcd.telemetry.http import BODY_BYTES_MAX, CONNECTIONS_MAX, HttpRequest, Reply, Routes, Tls, text
 
 CONNECTION_S_MAX: Final = 20.0
 """Seconds after which a connection is closed in any state."""
@@ -82,9 +82,9 @@ class Handler(RequestHandler):
 
     get = head = post = put = delete = patch = options = _answer
 
-    def _asked(self) -> Request:
+    def _asked(self) -> HttpRequest:
         peer = self.request.remote_ip or ""
-        return Request(self.request.query, self.request.headers, bytes(self._body), peer)
+        return HttpRequest(self.request.query, self.request.headers, bytes(self._body), peer)
 
     def _set_headers(self, content_type: str, more: Mapping[str, str]) -> None:
         self.clear_header("Server")
@@ -128,7 +128,7 @@ class Server(HTTPServer):
             timer.cancel()
 
 
-def _refusal(routes: Routes, method: str, path: str, asked: Request) -> Reply | None:
+def _refusal(routes: Routes, method: str, path: str, asked: HttpRequest) -> Reply | None:
     """Return the refusal of a request; None if its route may answer. The body has not been read yet."""
     route = routes.get(path)
     if route is None:

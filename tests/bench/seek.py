@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from cdcd.adapters.recording.replay import Replay
-from cdcd.adapters.recording.segments import Place, open_segment, read_events
+from cdcd.adapters.recording.segments import RecordedPlace, open_segment, read_events
 from cdcd.adapters.recording.tap import Tap
 from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.build import is_compiled
@@ -117,7 +117,7 @@ def record(folder: Path, spool: str, size: int, dice: random.Random) -> list[Tra
     return made
 
 
-def seek(folder: Path, place: Place) -> float:
+def seek(folder: Path, place: RecordedPlace) -> float:
     """Seconds until the segment of the place is found, and its first block is read."""
     began = time.perf_counter()
     segments = Range(place).segments(folder)
@@ -125,7 +125,7 @@ def seek(folder: Path, place: Place) -> float:
     return time.perf_counter() - began
 
 
-def first_record(folder: Path, spool: str, place: Place) -> float:
+def first_record(folder: Path, spool: str, place: RecordedPlace) -> float:
     """Seconds until the first record from the place on is there."""
 
     def found(_batch: Batch) -> None:
@@ -162,7 +162,7 @@ def main() -> int:
             flush=True,
         )
         places = [
-            Place(lsn=each.commit_lsn) if number % 2 else Place(unix_us=each.unix_us)
+            RecordedPlace(lsn=each.commit_lsn) if number % 2 else RecordedPlace(unix_us=each.unix_us)
             for number, each in enumerate(dice.choices(made, k=options.places))
         ]
         seeks = [seek(folder, place) * 1000 for place in places]

@@ -15,7 +15,7 @@ import pytest
 
 from cdcd.config.loading import parse_config
 from cdcd.telemetry.daemon_pages import daemon_routes
-from cdcd.telemetry.http import HttpServer, Reply, Request, Route
+from cdcd.telemetry.http import HttpRequest, HttpRoute, HttpServer, Reply
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.daemon import Daemon, configuration, until
 from tests.integration.test_page import get, status
@@ -77,11 +77,11 @@ def test_the_script_fetches_the_page_again_and_runs_nothing_of_strangers(tmp_pat
     page = daemon_routes(lambda: given, telemetry)["/"].get
     assert page is not None
 
-    def counted(request: Request) -> Reply:
+    def counted(request: HttpRequest) -> Reply:
         asked.append(request)
         return page(request)
 
-    with HttpServer(given.http.model_copy(update={"port": 0}), {"/": Route(get=counted)}) as server:
+    with HttpServer(given.http.model_copy(update={"port": 0}), {"/": HttpRoute(get=counted)}) as server:
         shown = chromium(
             f"http://127.0.0.1:{server.port}/", tmp_path, "--virtual-time-budget=7000", "--dump-dom"
         )

@@ -14,8 +14,8 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.records.schemas import TableForm
 from cdcd.tools.verify.columns import TopicDescriptions
 from cdcd.tools.verify.comparing import SourceRow, TableComparison
-from cdcd.tools.verify.delivery import Delivery
-from cdcd.tools.verify.report import EQUAL, Report, lines
+from cdcd.tools.verify.delivery import TopicDelivery
+from cdcd.tools.verify.report import EQUAL, VerifyReport, lines
 from cdcd.tools.verify.topics import ComparisonOptions, TopicsTarget
 from deploy.demo.workload import Features, Workload
 from deploy.local import KafkaBroker
@@ -23,15 +23,15 @@ from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import WAIT_S, Daemon, configuration
 
-Verify = Callable[..., Report]
+Verify = Callable[..., VerifyReport]
 
 
 @pytest.fixture
-def verify(tmp_path: Path) -> Iterator[Callable[..., Report]]:
+def verify(tmp_path: Path) -> Iterator[Callable[..., VerifyReport]]:
     """`verify(file, …)`: what one comparison finds, with a new target each time."""
     with ExitStack() as stack:
 
-        def run(file: Path, **options: object) -> Report:
+        def run(file: Path, **options: object) -> VerifyReport:
             folder = tmp_path / f"verify-{len(list(tmp_path.iterdir()))}"
             folder.mkdir()
             target = TopicsTarget(load_config(file, {}), ComparisonOptions(**options), folder, print)  # type: ignore[arg-type]
@@ -92,19 +92,19 @@ def test_a_table_that_is_altered_after_it_was_read_is_compared_at_the_same_snaps
     process.await_streaming()
     database.execute("INSERT INTO t SELECT n, 'a' FROM generate_series(1, 9) n")
     was_read = asyncio.Event()
-    add_source, wait = TableComparison.add_source, Delivery.wait
+    add_source, wait = TableComparison.add_source, TopicDelivery.wait
 
     def add(self: TableComparison, rows: Sequence[SourceRow]) -> None:
         add_source(self, rows)
         was_read.set()
 
-    async def wait_then(self: Delivery, lsn: int) -> Checkpoint:
+    async def wait_then(self: TopicDelivery, lsn: int) -> Checkpoint:
         await was_read.wait()
         database.execute("TRUNCATE t; ALTER TABLE t DROP COLUMN note")
         return await wait(self, lsn)
 
     monkeypatch.setattr(TableComparison, "add_source", add)
-    monkeypatch.setattr(Delivery, "wait", wait_then)
+    monkeypatch.setattr(TopicDelivery, "wait", wait_then)
     # WHEN it is verified
     said: list[str] = []
     with closing(

@@ -19,7 +19,7 @@ from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.adapters.postgres.table_chunks import Rate
 from cdcd.config.loading import Config, load_config
 from cdcd.tools.verify.columns import Columns
-from cdcd.tools.verify.comparing import Outcome, SourceRow, TableComparison
+from cdcd.tools.verify.comparing import ComparedOutcome, SourceRow, TableComparison
 from cdcd.tools.verify.folding import Fault, FoldSettings, TableFold
 from cdcd.tools.verify.partition import TopicRecord
 from cdcd.tools.verify.row_store import RowStore
@@ -67,7 +67,7 @@ class Source:
     sight: Sight
     records: list[Raw]
 
-    def verify(self, folder: Path, records: list[Raw]) -> tuple[Outcome, list[Fault]]:
+    def verify(self, folder: Path, records: list[Raw]) -> tuple[ComparedOutcome, list[Fault]]:
         """What is found in these records."""
         folder.mkdir()
         store = RowStore(folder)

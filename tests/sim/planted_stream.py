@@ -18,7 +18,7 @@ from cdcd.core.records.encoder import EncoderSettings, LateRecords, Record
 from cdcd.core.records.stream import RecordStream
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.ledger import Ledger
-from cdcd.core.transactions.open_transactions import OpenTransaction, Replay
+from cdcd.core.transactions.open_transactions import OpenTransaction, TransactionReplay
 from cdcd.core.transactions.position import COVERED, Position
 from cdcd.core.transactions.prepared_transactions import PreparedTransactions
 from cdcd.core.transactions.steps import KeepaliveReceived, NonTransactionalMessage, RolledBack, Step
@@ -148,7 +148,9 @@ class AcksTwice(Ledger):
             super().ack(ticket)
 
 
-def assembler_with(part: type[Replay | StreamedTransactions | PreparedTransactions]) -> type[Assembler]:
+def assembler_with(
+    part: type[TransactionReplay | StreamedTransactions | PreparedTransactions],
+) -> type[Assembler]:
     """An assembler of which one part is replaced."""
 
     class Planted(Assembler):
@@ -168,20 +170,20 @@ class DropsAllOnSubtransactionAbort(StreamedTransactions):
         return replace(message, subxid=message.xid)
 
 
-class KeepsAbortedSubtransactions(Replay):
+class KeepsAbortedSubtransactions(TransactionReplay):
     def steps(self, transaction: OpenTransaction) -> Iterator[Step]:
         transaction.aborted.clear()
         return super().steps(transaction)
 
 
-class KeepsMessagesOfAborted(Replay):
+class KeepsMessagesOfAborted(TransactionReplay):
     """Takes every streamed Message for the transaction's own."""
 
     def check_messages(self, transaction: OpenTransaction, commit_lsn: int) -> None:
         pass
 
 
-class DropsRelationsOfAborted(Replay):
+class DropsRelationsOfAborted(TransactionReplay):
     def steps(self, transaction: OpenTransaction) -> Iterator[Step]:
         self._aborted: set[int] = transaction.aborted
         return super().steps(transaction)
@@ -193,7 +195,7 @@ class DropsRelationsOfAborted(Replay):
         return super()._other(frame, in_stream)
 
 
-class LeavesOldDescriptions(Replay):
+class LeavesOldDescriptions(TransactionReplay):
     """A replayed transaction's definitions stay in force, also when newer ones came meanwhile."""
 
     def steps(self, transaction: OpenTransaction) -> Iterator[Step]:
@@ -201,7 +203,7 @@ class LeavesOldDescriptions(Replay):
         return super().steps(transaction)
 
 
-class ReplaysByNewDescriptions(Replay):
+class ReplaysByNewDescriptions(TransactionReplay):
     def steps(self, transaction: OpenTransaction) -> Iterator[Step]:
         transaction.brought.clear()
         return super().steps(transaction)

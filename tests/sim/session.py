@@ -41,10 +41,10 @@ from cdcd.core.engine.startup import (
     ORDINARY_RULES,
     FormerSessions,
     Ready,
+    ReplicationSettings,
     Start,
     StartRules,
     StartSettings,
-    StreamSettings,
 )
 from cdcd.core.errors import CdcdError, PositionError, SinkError, TransientError
 from cdcd.core.facts import Fact, Observer
@@ -359,7 +359,7 @@ class Session:
         streaming: Any = self.rng.choice(settings.streaming)
         start = Start(
             StartSettings(
-                StreamSettings(
+                ReplicationSettings(
                     slot="simulated",
                     publication="simulated",
                     streaming=streaming,

@@ -11,7 +11,7 @@ from cdcd.adapters.kafka.transaction_state import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     Action,
-    End,
+    CallEnd,
     Event,
     Step,
     TransactionState,
@@ -156,7 +156,7 @@ class Sink:
                 break
             action = self._state.done(self._found) if event is Event.DONE else self._state.failed(event)
         failure, self._failure = self._failure, None
-        if action.end is not End.RETURN:
+        if action.end is not CallEnd.RETURN:
             raise error_of(action.end, failure)
 
     def _attempt(self, action: Action) -> Generator[None, None, Event]:

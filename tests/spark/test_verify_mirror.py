@@ -20,8 +20,8 @@ from cdcd.config.mirror import parse_mirror
 from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.verifying.mirror import MirrorTarget
 from cdcd.tools.verify.comparing import DIFFERS, ONLY_SOURCE
-from cdcd.tools.verify.delivery import Delivery
-from cdcd.tools.verify.report import EQUAL, PARTIAL, Report, TableReport
+from cdcd.tools.verify.delivery import TopicDelivery
+from cdcd.tools.verify.report import EQUAL, PARTIAL, TableReport, VerifyReport
 from cdcd.tools.verify.source import Forms
 from deploy.demo.mirrored import MirrorProcess, environment
 from deploy.local.cache import REPOSITORY
@@ -82,7 +82,7 @@ def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
 
 def verify(
     spark: SparkSession, source: Source, mirror: MirrorProcess, target: Lakehouse, *tables: str
-) -> Report:
+) -> VerifyReport:
     config = parse_config(yaml.safe_dump(source.daemon.config), {})
     settings = settings_of(parse_mirror(yaml.safe_dump(mirror.config), {}))
     connection, _ = client.split(*access(config.kafka))
@@ -95,7 +95,7 @@ def verify(
         source_of(config, settings),
         target,
         settings,
-        Delivery(config, connection, 120, say),
+        TopicDelivery(config, connection, 120, say),
         lambda shared, table: Forms(config, shared).form(table),
         timeout_s=120,
         rate_bytes_s=50e6,
@@ -122,7 +122,7 @@ def run_command(source: Source, mirror: MirrorProcess) -> subprocess.CompletedPr
     )
 
 
-def of(report: Report, name: str) -> TableReport:
+def of(report: VerifyReport, name: str) -> TableReport:
     return next(table for table in report.tables if table.name == name)
 
 

@@ -58,7 +58,7 @@ PROBE: Final = "cdcd-probe"
 
 
 @dataclass(frozen=True, slots=True)
-class TooLarge:
+class OversizedRecord:
     """A record that was refused for its size, without its value: topic, key, size and SHA-256 of the value."""
 
     topic: str
@@ -67,7 +67,7 @@ class TooLarge:
     digest: bytes
 
     @classmethod
-    def of(cls, topic: str, key: bytes | None, value: bytes) -> "TooLarge":
+    def of(cls, topic: str, key: bytes | None, value: bytes) -> "OversizedRecord":
         return cls(topic, key, len(value), hashlib.sha256(value).digest())
 
 
@@ -114,7 +114,7 @@ class Oversized:
             return bool(self.messages_topic)
         return self.policy != "fail" or topic == self.messages_topic
 
-    def replace(self, batch: Batch, refused: Collection[TooLarge]) -> bool:
+    def replace(self, batch: Batch, refused: Collection[OversizedRecord]) -> bool:
         """Replace each of the `refused` records by a smaller one or send it elsewhere; return False if nothing was
         replaced.
 
@@ -127,7 +127,7 @@ class Oversized:
             topic, key, value, _ = record
             if value is None or len(value) not in sizes or not self.takes(topic, value):
                 continue
-            if TooLarge.of(topic, key, value) in refused:
+            if OversizedRecord.of(topic, key, value) in refused:
                 instead = self._instead(record, value)
                 if instead is not None:
                     batch.records[index] = instead
@@ -259,7 +259,7 @@ class SizeLimits:
 
     batch_size: int | None = None
     """librdkafka's `batch.size` in bytes from now on; 0: one record for each request; None: the configured size."""
-    records: set[TooLarge] = field(default_factory=set)
+    records: set[OversizedRecord] = field(default_factory=set)
     """Records to replace before they are sent, until the transaction that contains them is committed."""
     topics: Mapping[str, int] = field(default_factory=dict)
     """The value of `max.message.bytes` of each topic for which it is known. The mapping is replaced, never changed,
@@ -358,7 +358,7 @@ class Fitting:
         topic, key, value, _ = batch.records[batch.handed_over]
         if error.code() != KafkaError.MSG_SIZE_TOO_LARGE or value is None:
             return False
-        return self._oversized.replace(batch, {TooLarge.of(topic, key, value)})
+        return self._oversized.replace(batch, {OversizedRecord.of(topic, key, value)})
 
     def learn(self, failed: FailedRecord, sent: Iterable[Batch]) -> FailedRecord | None:
         """After the refusal of `failed`, plan to send everything again in smaller requests or with a record replaced.
@@ -381,7 +381,7 @@ class Fitting:
             failed = found
         if failed.local or failed.value is None or not self._oversized.takes(failed.topic, failed.value):
             return failed
-        record = TooLarge.of(failed.topic, failed.key, failed.value)
+        record = OversizedRecord.of(failed.topic, failed.key, failed.value)
         if record in self._limits.records:
             return failed
         self._limits.records.add(record)

@@ -43,7 +43,7 @@ from cdcd.adapters.kafka.transaction_state import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     Action,
-    End,
+    CallEnd,
     Event,
     Step,
     TransactionState,
@@ -293,7 +293,7 @@ class Sink:
             action = self._state.done(self._found) if event is Event.DONE else self._state.failed(event)
         failure, cause = self._failure, self._cause
         self._failure = self._cause = None
-        if action.end is not End.RETURN:
+        if action.end is not CallEnd.RETURN:
             raise error_of(action.end, failure) from cause
 
     def _attempt(self, action: Action) -> Event:

@@ -94,7 +94,7 @@ class Step(Enum):
     DISCARD = "drop the producer and all records that it has"
 
 
-class End(Enum):
+class CallEnd(Enum):
     """How the call ends after the action's steps."""
 
     RETURN = "return"
@@ -114,13 +114,13 @@ class Action:
     """
 
     steps: tuple[Step, ...] = ()
-    end: End | None = None
+    end: CallEnd | None = None
 
 
 DELIVER: Final = Action()
 """Treat the batch as if `deliver` were called now. The machine replaces this action; no caller sees it."""
 
-RETURN: Final = Action(end=End.RETURN)
+RETURN: Final = Action(end=CallEnd.RETURN)
 
 Transitions = Mapping[tuple[State, Event], tuple[State, Action]]
 
@@ -139,16 +139,16 @@ SEND_FIRST: Final = Action((Step.LEASE, Step.BEGIN, Step.HAND_OVER, Step.RELEASE
 SEND_LATER: Final = Action((Step.LEASE, Step.GIVE_AWAY, Step.RELEASE))
 SEND_LAST: Final = Action((Step.LEASE, Step.NOTE, Step.GIVE_AWAY, Step.COMMIT))
 FIT: Final = Action((Step.FIT,))
-LEAVE: Final = Action((Step.DISCARD,), End.RETURN)
+LEAVE: Final = Action((Step.DISCARD,), CallEnd.RETURN)
 # Without the abort, readers would wait for the open transaction until the next start, or until its long timeout.
-ABORT_AND_LEAVE: Final = Action((Step.ABORT, Step.DISCARD), End.RETURN)
-GIVE_UP: Final = Action((Step.DISCARD,), End.RAISE)
-ABORT_AND_GIVE_UP: Final = Action((Step.ABORT, Step.DISCARD), End.RAISE)
-START_OVER: Final = Action((Step.ABORT, Step.DISCARD), End.START_OVER)
+ABORT_AND_LEAVE: Final = Action((Step.ABORT, Step.DISCARD), CallEnd.RETURN)
+GIVE_UP: Final = Action((Step.DISCARD,), CallEnd.RAISE)
+ABORT_AND_GIVE_UP: Final = Action((Step.ABORT, Step.DISCARD), CallEnd.RAISE)
+START_OVER: Final = Action((Step.ABORT, Step.DISCARD), CallEnd.START_OVER)
 # The commit of the last part may have succeeded, so this producer must not send the coordinator an abort.
-START_OVER_UNKNOWN: Final = Action((Step.DISCARD,), End.START_OVER)
-CHANGED: Final = Action((Step.DISCARD,), End.CHANGED)
-SUPERSEDED: Final = Action((Step.DISCARD,), End.SUPERSEDED)
+START_OVER_UNKNOWN: Final = Action((Step.DISCARD,), CallEnd.START_OVER)
+CHANGED: Final = Action((Step.DISCARD,), CallEnd.CHANGED)
+SUPERSEDED: Final = Action((Step.DISCARD,), CallEnd.SUPERSEDED)
 
 EXACTLY_ONCE: Final[Transitions] = {
     (S.CLOSED, E.OPEN): (S.OPENING, OPEN),
@@ -219,9 +219,9 @@ SEND_CHECKPOINT: Final = Action((Step.LEASE, Step.NOTE, Step.FLUSH))
 WAIT_ON: Final = Action((Step.FLUSH,))
 # During the wait, another instance may have taken over, or the broker may have begun to refuse this one.
 LOOK: Final = Action((Step.PAUSE, Step.PROVE, Step.READ))
-DRAIN_AND_LEAVE: Final = Action((Step.DRAIN, Step.DISCARD), End.RETURN)
-DRAIN_AND_GIVE_UP: Final = Action((Step.DRAIN, Step.DISCARD), End.RAISE)
-DRAIN_SUPERSEDED: Final = Action((Step.DRAIN, Step.DISCARD), End.SUPERSEDED)
+DRAIN_AND_LEAVE: Final = Action((Step.DRAIN, Step.DISCARD), CallEnd.RETURN)
+DRAIN_AND_GIVE_UP: Final = Action((Step.DRAIN, Step.DISCARD), CallEnd.RAISE)
+DRAIN_SUPERSEDED: Final = Action((Step.DRAIN, Step.DISCARD), CallEnd.SUPERSEDED)
 
 AT_LEAST_ONCE: Final[Transitions] = {
     (S.CLOSED, E.OPEN): (S.OPENING, OPEN_PLAIN),
@@ -380,20 +380,20 @@ def event_of(failure: CdcdError, *, too_large: bool = False, silent: bool = Fals
     return Event.SILENT if silent else Event.FAILED
 
 
-def error_of(end: End, failure: CdcdError | None) -> CdcdError:
+def error_of(end: CallEnd, failure: CdcdError | None) -> CdcdError:
     """Return the error that a call raises if it ends in this way after `failure`."""
-    if end is End.SUPERSEDED:
+    if end is CallEnd.SUPERSEDED:
         return FencedError(
             "Another instance took over while this instance could not reach the broker.",
             hint="Nothing is lost. Start this instance again: it becomes the standby.",
         )
-    if end is End.CHANGED:
+    if end is CallEnd.CHANGED:
         return TransientError(
             "The checkpoint changed while the broker was away.",
             hint="Another instance wrote it. cdcd starts over from the new checkpoint, and you need not do anything.",
         )
     assert failure is not None, "a call that fails says why"
-    if end is End.START_OVER:
+    if end is CallEnd.START_OVER:
         return TransientError(
             f"A Kafka transaction failed after parts of it were sent: {failure.message}",
             hint="read_committed readers see no part of it. cdcd starts over from the checkpoint. "

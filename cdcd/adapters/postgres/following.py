@@ -78,7 +78,7 @@ class Desired:
 
 
 @dataclass(frozen=True, slots=True)
-class Differences:
+class PublicationDifferences:
     """Differences between the tables of a publication and the desired tables.
 
     Attributes:
@@ -92,7 +92,7 @@ class Differences:
     absent: tuple[str, ...] = ()
 
 
-NO_DIFFERENCES: Final = Differences()
+NO_DIFFERENCES: Final = PublicationDifferences()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Listed:
 
 def compare(
     desired: Desired, candidates: Sequence[Candidate], published: Collection[PublishedTable]
-) -> Differences:
+) -> PublicationDifferences:
     """Compare what is published with what is desired. If no table is desired, none is extra: the patterns are wrong.
 
     A partitioned table and its partitions are the same here: which of them a publication lists is a choice of its own.
@@ -129,7 +129,7 @@ def compare(
     lacking = _apart(wanted, listed, above)
     whole = {table.oid for table in lacking}
     extra = _apart(listed, kept, above) if wanted else ()
-    return Differences(
+    return PublicationDifferences(
         tuple([table for table in lacking if not (above[table.oid] - {table.oid}) & whole]),
         extra,
         desired.absent(candidates),
@@ -267,7 +267,7 @@ async def read_listed(connection: Connection, publication: str) -> Listed | None
 
 async def read_differences(
     connection: Connection, publication: str, desired: Desired
-) -> tuple[Listed, Differences] | None:
+) -> tuple[Listed, PublicationDifferences] | None:
     """Return the contents of the publication, and their differences from the desired tables.
 
     None: the publication does not exist. A publication FOR ALL TABLES has every table and lacks none.

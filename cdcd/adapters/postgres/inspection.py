@@ -13,8 +13,8 @@ from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.following import (
     NO_DIFFERENCES,
     Desired,
-    Differences,
     Listed,
+    PublicationDifferences,
     check_function,
     read_differences,
 )
@@ -41,7 +41,7 @@ ALL_TABLES: Final = TableSelection()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ServerWanted:
     """PostgreSQL part of the configuration, as the checks need it."""
 
     slot: str
@@ -103,7 +103,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class InspectedSession:
     """The role, database and server of cdcd's session, with their limits and usage."""
 
     role: str
@@ -169,11 +169,11 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ServerFacts:
     """All facts that the checks examine."""
 
     server_version: int
-    session: Session
+    session: InspectedSession
     settings: Mapping[str, Setting]
     walsender_refusal: CdcdError | None
     slot: SlotState | None
@@ -188,7 +188,7 @@ class Facts:
     """Barriers for the roles that read the rows of these tables."""
     streaming_slots: frozenset[str] = frozenset()
     """Physical slots that a standby reads now."""
-    differences: Differences = NO_DIFFERENCES
+    differences: PublicationDifferences = NO_DIFFERENCES
     listed: Listed | None = None
     """Entries of the publication; None if `differences` were not determined."""
     function_problem: str = ""
@@ -320,7 +320,7 @@ SELECT coalesce(a.application_name, ''), l.pid FROM pg_locks l JOIN pg_stat_acti
 """
 
 
-async def read_facts(dsn: Dsn, wanted: Wanted) -> Facts:
+async def read_facts(dsn: Dsn, wanted: ServerWanted) -> ServerFacts:
     """Read all facts from the server without changing anything. Raises TransientError, SourceError, ConfigError."""
     connection = await connect(
         dsn, application_name=wanted.application_name, connect_timeout_s=wanted.connect_timeout_s
@@ -333,7 +333,7 @@ async def read_facts(dsn: Dsn, wanted: Wanted) -> Facts:
         await connection.close()
 
 
-async def _try_walsender(dsn: Dsn, wanted: Wanted) -> CdcdError | None:
+async def _try_walsender(dsn: Dsn, wanted: ServerWanted) -> CdcdError | None:
     try:
         stream = await ReplicationStream.open(
             dsn, application_name=wanted.application_name, connect_timeout_s=wanted.connect_timeout_s
@@ -344,11 +344,11 @@ async def _try_walsender(dsn: Dsn, wanted: Wanted) -> CdcdError | None:
     return None
 
 
-async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted: Wanted) -> Facts:
+async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted: ServerWanted) -> ServerFacts:
     async def rows(query: str, *parameters: object) -> Any:
         return await (await connection.execute(query.encode(), parameters)).fetchall()
 
-    session = Session(*(await rows(_SESSION, OPEN_LONG_S))[0])
+    session = InspectedSession(*(await rows(_SESSION, OPEN_LONG_S))[0])
     settings = {
         name: Setting(shown, value, unit, is_set, restart_pending)
         for name, shown, value, unit, is_set, restart_pending in await rows(_SETTINGS, list(_SETTING_NAMES))
@@ -386,7 +386,7 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
     partitioned = await rows(_PARTITIONED, [] if publication else [table.oid for table in sent])
     oids = [table.oid for table in shown]
     active = await rows(_ACTIVE.format(lock_condition(wanted.slot)))
-    return Facts(
+    return ServerFacts(
         server_version=connection.info.server_version,
         session=session,
         settings=settings,

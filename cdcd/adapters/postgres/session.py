@@ -35,7 +35,7 @@ _OPEN: Final = frozenset({pq.ExecStatus.COPY_BOTH, pq.ExecStatus.COPY_IN})
 
 
 @dataclass(slots=True)
-class Outcome:
+class QueryOutcome:
     """The server's answer to one command string.
 
     Attributes:
@@ -213,7 +213,7 @@ class Session:
             raise refused(what, outcome.errors[0], {**self.names, **(names or {})})
         return [rows_of(result) for result in outcome.results]
 
-    async def run(self, command: bytes, bytes_max: int = 0) -> Outcome:
+    async def run(self, command: bytes, bytes_max: int = 0) -> QueryOutcome:
         """Run `command` by the simple protocol. The outcome contains all errors, including connection errors.
 
         Args:
@@ -222,7 +222,7 @@ class Session:
         """
         return await self._run(lambda: self.pgconn.send_query(command), bytes_max)
 
-    async def run_in_one_trip(self, commands: Sequence[bytes], described: bytes) -> Outcome:
+    async def run_in_one_trip(self, commands: Sequence[bytes], described: bytes) -> QueryOutcome:
         """Run commands and describe a query in one round trip, by libpq's pipeline mode. The server runs no step after
         one that failed.
 
@@ -247,7 +247,7 @@ class Session:
             del outcome.results[-2]
         return outcome
 
-    async def run_without_rows(self, command: bytes) -> Outcome:
+    async def run_without_rows(self, command: bytes) -> QueryOutcome:
         """Run one command by the extended protocol, and discard its rows on arrival. A COPY FROM STDIN stays open."""
 
         def send() -> None:
@@ -256,13 +256,15 @@ class Session:
 
         return await self._run(send, 0)
 
-    async def parse(self, command: bytes) -> Outcome:
+    async def parse(self, command: bytes) -> QueryOutcome:
         """Let the server parse one command and resolve its names, without running it."""
         return await self._run(lambda: self.pgconn.send_prepare(b"", command), 0)
 
-    async def _run(self, send: Callable[[], None], bytes_max: int, *, in_pipeline: bool = False) -> Outcome:
+    async def _run(
+        self, send: Callable[[], None], bytes_max: int, *, in_pipeline: bool = False
+    ) -> QueryOutcome:
         pgconn = self.pgconn
-        outcome = Outcome()
+        outcome = QueryOutcome()
         try:
             send()
             await self.flush()
@@ -295,7 +297,7 @@ class Session:
             self.let_go()
         return outcome
 
-    async def _copy_out(self, outcome: Outcome, bytes_max: int) -> None:
+    async def _copy_out(self, outcome: QueryOutcome, bytes_max: int) -> None:
         get_copy_data = self.pgconn.get_copy_data
         lines, size = outcome.lines, 0
         deadline = time.monotonic() + _BUDGET_S

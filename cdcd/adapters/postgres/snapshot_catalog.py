@@ -182,7 +182,7 @@ class SnapshotCatalog:
 
     async def publication_differences(
         self, desired: following.Desired
-    ) -> tuple[following.Listed, following.Differences] | None:
+    ) -> tuple[following.Listed, following.PublicationDifferences] | None:
         """How the publication differs from what is desired, as `following.read_differences` gives it."""
         return await self._ask(lambda sql: following.read_differences(sql, self.publication, desired))
 

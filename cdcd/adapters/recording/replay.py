@@ -20,7 +20,7 @@ from dataclasses import replace
 from cdcd import __version__
 from cdcd.adapters.recording import events as recorded
 from cdcd.adapters.recording.replayed_session import BEGIN, END, GO_ON, ReplayedSession
-from cdcd.adapters.recording.segments import Commit, Place, Tear
+from cdcd.adapters.recording.segments import RecordedCommit, RecordedPlace, Tear
 from cdcd.core.engine.queue import Batch
 from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.engine.settings import HeartbeatSettings
@@ -60,8 +60,8 @@ class Replay:
         spool_directory: str,
         *,
         adapt: Adapt = as_recorded,
-        begin: Place | None = None,
-        end: Place | None = None,
+        begin: RecordedPlace | None = None,
+        end: RecordedPlace | None = None,
     ) -> None:
         self.sessions = 0
         self.exact_sessions = 0
@@ -136,7 +136,7 @@ class Replay:
             self.records += len(batch.records)
             self._emit(batch)
 
-    def judge(self, commit: Commit) -> int:
+    def judge(self, commit: RecordedCommit) -> int:
         if self._end is not None and not self._end.reaches(commit):
             return END
         if not self._emitting and self._begin is not None and not self._begin.is_behind(commit):

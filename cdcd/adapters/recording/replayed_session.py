@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 from cdcd.adapters.recording import events as recorded
 from cdcd.adapters.recording.blocks import RecordingError
-from cdcd.adapters.recording.segments import Commit, CommitFinder
+from cdcd.adapters.recording.segments import CommitFinder, RecordedCommit
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import (
@@ -51,7 +51,7 @@ class ReplayRules(Protocol):
     def deliver(self, batches: list[Batch]) -> None:
         """Take the batches of a committed Kafka transaction."""
 
-    def judge(self, commit: Commit) -> int:
+    def judge(self, commit: RecordedCommit) -> int:
         """Return the treatment of a commit."""
 
     def begun(self) -> None:

@@ -191,7 +191,7 @@ def events_by_segment(segments: Sequence[Segment]) -> Iterator[tuple[Segment, Ev
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class RecordedCommit:
     """The LSN at which data becomes visible: a transaction's commit LSN, or the LSN of a non-transactional message.
 
     Attributes:
@@ -208,7 +208,7 @@ class CommitFinder:
     def __init__(self) -> None:
         self._between = True
 
-    def commit_of(self, frame: bytes) -> Commit | None:
+    def commit_of(self, frame: bytes) -> RecordedCommit | None:
         """Return the commit whose changes follow this frame or which it sends; None for other frames."""
         if len(frame) <= XLOG_HEADER or frame[peek.FRAME_KIND_AT] != peek.XLOG_DATA:
             return None
@@ -219,26 +219,26 @@ class CommitFinder:
             self._between = True
         if tag == "B" and len(frame) == peek.BEGIN.size:
             lsn, time_us, _ = peek.BEGIN.unpack(frame)
-            return Commit(lsn, time_us + POSTGRES_EPOCH_US)
+            return RecordedCommit(lsn, time_us + POSTGRES_EPOCH_US)
         if tag in "cK":
             message = read_message(frame, XLOG_HEADER)
             assert isinstance(message, StreamCommit | CommitPrepared)
-            return Commit(message.commit_lsn, message.commit_time + POSTGRES_EPOCH_US)
+            return RecordedCommit(message.commit_lsn, message.commit_time + POSTGRES_EPOCH_US)
         if tag == "M" and self._between:
             message = read_message(frame, XLOG_HEADER)
             assert isinstance(message, LogicalMessage)
-            return Commit(message.lsn - 1, None)
+            return RecordedCommit(message.lsn - 1, None)
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordedPlace:
     """A position in a recording, by an LSN or by a time."""
 
     lsn: int | None = None
     unix_us: int | None = None
 
-    def reaches(self, commit: Commit) -> bool:
+    def reaches(self, commit: RecordedCommit) -> bool:
         """Return True if the commit lies at or before this position.
 
         A message without a time counts as its neighbours do.
@@ -247,7 +247,7 @@ class Place:
             return commit.lsn <= self.lsn
         return self.unix_us is None or commit.unix_us is None or commit.unix_us <= self.unix_us
 
-    def is_behind(self, commit: Commit) -> bool:
+    def is_behind(self, commit: RecordedCommit) -> bool:
         """Return True if the commit lies before this position, and not at it."""
         if self.lsn is not None:
             return commit.lsn < self.lsn

@@ -19,7 +19,7 @@ from cdcd.config.types import (
     Text,
 )
 from cdcd.core.engine.settings import PREPARED_WARNING_AGE_S, HeartbeatSettings
-from cdcd.core.engine.startup import StreamSettings
+from cdcd.core.engine.startup import ReplicationSettings
 
 
 class ReaderConfig(Section):
@@ -226,9 +226,9 @@ class PostgresConfig(Section):
         return self
 
     @property
-    def stream(self) -> StreamSettings:
+    def stream(self) -> ReplicationSettings:
         """The stream that a session asks for."""
-        return StreamSettings(
+        return ReplicationSettings(
             slot=self.slot,
             publication=self.publication,
             protocol=self.protocol,

@@ -170,7 +170,7 @@ def _possible(seen: Sequence[list[bool]]) -> list[list[bool]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NumberedPlace:
     """A possible attribute number of a column in a message. `lasts`: True if a column of the message must have it."""
 
     id: int
@@ -178,7 +178,7 @@ class Place:
 
 
 def bounds(
-    fits: Sequence[Sequence[bool]], places: Sequence[Place], *, lasting: bool
+    fits: Sequence[Sequence[bool]], places: Sequence[NumberedPlace], *, lasting: bool
 ) -> list[tuple[int, int]] | None:
     """Return the lowest and the highest number of each column in any assignment. None: no assignment is possible.
 
@@ -219,5 +219,5 @@ def _only_ones(
     fits: Sequence[Sequence[bool]], places: Sequence[_Place], *, lasting: bool
 ) -> list[int | None] | None:
     """Return the number that each column has in all assignments, None if it varies. None: no assignment is possible."""
-    found = bounds(fits, [Place(place.id, place.lasts) for place in places], lasting=lasting)
+    found = bounds(fits, [NumberedPlace(place.id, place.lasts) for place in places], lasting=lasting)
     return None if found is None else [low if low == high else None for low, high in found]

@@ -4,7 +4,7 @@ If the start options include `binary`, values of types that have a send function
 converted to the type's text form here, so that records do not depend on the form of transfer. The formats are
 defined by the send functions in PostgreSQL's adt directory. Bytes that do not have the form raise ValueError.
 
-`Fields` reads the fields of a value one after the other. Types of extensions are hstore and cube (contrib/hstore,
+`BinaryFields` reads the fields of a value one after the other. Types of extensions are hstore and cube (contrib/hstore,
 contrib/cube).
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 import re
 
 
-class Fields:
+class BinaryFields:
     """Reads one value field by field; the caller must call `end` after the last field."""
 
     __slots__ = ("_at", "_data")
@@ -251,7 +251,7 @@ def uuid_text(data: bytes) -> str:
 
 def read_array(data: bytes) -> tuple[list[int], list[int], list[bytes | None]]:
     """Return lengths and lower bounds of the dimensions, and the elements in row-major order (array_send)."""
-    fields = Fields(data)
+    fields = BinaryFields(data)
     dimensions, _has_null, _element_oid = fields.integer(4), fields.integer(4), fields.unsigned(4)
     lengths: list[int] = []
     bounds: list[int] = []
@@ -282,7 +282,7 @@ _ESCAPED: Final = re.compile(r'(["\\])')
 
 def hstore_text(data: bytes) -> str:
     """Return the text of hstore_out: `"a"=>"1", "b"=>NULL`."""
-    fields = Fields(data)
+    fields = BinaryFields(data)
     pairs: list[str] = []
     for number in range(fields.integer(4)):
         if number % PAUSE_ITEMS == 0:
@@ -302,7 +302,7 @@ def _hstore_quoted(data: bytes) -> str:
 
 def cube_text(data: bytes) -> str:
     """Return the text of cube_out: `(1, 2),(3, 4)`; a cube that is a point has its coordinates once (contrib/cube)."""
-    fields = Fields(data)
+    fields = BinaryFields(data)
     header = fields.unsigned(4)
     is_point, dimensions = bool(header >> 31), header & 0x7FFFFFFF
     count = dimensions if is_point else 2 * dimensions

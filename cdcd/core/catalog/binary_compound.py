@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cdcd.core.catalog import binary
-from cdcd.core.catalog.binary import Fields
+from cdcd.core.catalog.binary import BinaryFields
 from cdcd.core.catalog.binary_text import Reader, WithoutReaderError, plain
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES, EXTENSIONS, NESTING_MAX, READERS
@@ -72,7 +72,7 @@ class _Composite:
         self._readers = readers
 
     def text(self, data: bytes) -> str:
-        fields = Fields(data)
+        fields = BinaryFields(data)
         texts: list[str] = []
         for _ in range(fields.integer(4)):
             oid = fields.unsigned(4)
@@ -93,7 +93,7 @@ class _Range:
         self._subtype = subtype
 
     def text(self, data: bytes) -> str:
-        fields = Fields(data)
+        fields = BinaryFields(data)
         flags = fields.unsigned(1)
         if flags & _EMPTY:
             fields.end()
@@ -105,7 +105,7 @@ class _Range:
         closing = "]" if flags & _UPPER_INCLUSIVE else ")"
         return f"{opening}{lower},{upper}{closing}"
 
-    def _bound(self, fields: Fields) -> str:
+    def _bound(self, fields: BinaryFields) -> str:
         value = fields.value()
         if value is None:
             raise ValueError("a bound of a range is NULL")
@@ -119,7 +119,7 @@ class _Multirange:
         self._range = subrange
 
     def text(self, data: bytes) -> str:
-        fields = Fields(data)
+        fields = BinaryFields(data)
         texts: list[str] = []
         for number in range(fields.integer(4)):
             if number % PAUSE_ITEMS == 0:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cdcd.core.catalog import binary, temporal
-from cdcd.core.catalog.binary import Fields
+from cdcd.core.catalog.binary import BinaryFields
 
 Reader = Callable[[bytes], str]
 """Converts binary form to wire text."""
@@ -105,7 +105,7 @@ def lsn_text(data: bytes) -> str:
 
 def tid_text(data: bytes) -> str:
     """Return the text of tid.c: the page, and the item on it."""
-    fields = Fields(data)
+    fields = BinaryFields(data)
     text = f"({fields.unsigned(4)},{fields.unsigned(2)})"
     fields.end()
     return text
@@ -113,7 +113,7 @@ def tid_text(data: bytes) -> str:
 
 def snapshot_text(data: bytes) -> str:
     """Return the text of xid8funcs.c: `xmin:xmax:xip,xip`."""
-    fields = Fields(data)
+    fields = BinaryFields(data)
     count = fields.integer(4)
     head = f"{fields.unsigned(8)}:{fields.unsigned(8)}:"
     running = [str(fields.unsigned(8)) for _ in range(count)]
@@ -130,7 +130,7 @@ def time_text(data: bytes) -> str:
 
 
 def timetz_text(data: bytes) -> str:
-    fields = Fields(data)
+    fields = BinaryFields(data)
     micros, west_s = fields.integer(8), fields.integer(4)
     fields.end()
     return temporal.clock_text_of(micros) + temporal.zone_text_of(-west_s)
@@ -145,7 +145,7 @@ def timestamptz_text(data: bytes) -> str:
 
 
 def interval_text(data: bytes) -> str:
-    fields = Fields(data)
+    fields = BinaryFields(data)
     micros, days, months = fields.integer(8), fields.integer(4), fields.integer(4)
     fields.end()
     return temporal.interval_text_of(months, days, micros)
@@ -153,7 +153,7 @@ def interval_text(data: bytes) -> str:
 
 def inet_text(data: bytes) -> str:
     """Return the text of network.c from family, bits of the network, cidr flag, length of the address, and address."""
-    fields = Fields(data)
+    fields = BinaryFields(data)
     family, bits, is_cidr = fields.unsigned(1), fields.unsigned(1), fields.unsigned(1)
     size = fields.unsigned(1)
     address = fields.take(size)
@@ -229,21 +229,21 @@ def circle_text(data: bytes) -> str:
 
 
 def path_text(data: bytes) -> str:
-    fields = Fields(data)
+    fields = BinaryFields(data)
     closed, count = fields.unsigned(1), fields.integer(4)
     points = _points(fields.rest(), count)
     return f"({points})" if closed else f"[{points}]"
 
 
 def polygon_text(data: bytes) -> str:
-    fields = Fields(data)
+    fields = BinaryFields(data)
     count = fields.integer(4)
     return f"({_points(fields.rest(), count)})"
 
 
 def tsvector_text(data: bytes) -> str:
     """Return the text of tsvector.c: each lexeme with its positions and weights, if it has any."""
-    fields = Fields(data)
+    fields = BinaryFields(data)
     count = fields.integer(4)
     shown: list[str] = []
     for _ in range(count):
@@ -262,14 +262,14 @@ def _lexeme(text: str) -> str:
 
 def tsquery_text(data: bytes) -> str:
     """Return the text of tsquery.c; in the binary form, operators precede their operands, the right one first."""
-    fields = Fields(data)
+    fields = BinaryFields(data)
     size = fields.integer(4)
     text = _query(fields, 0, False) if size else ""
     fields.end()
     return text
 
 
-def _query(fields: Fields, parent: int, in_phrase: bool) -> str:
+def _query(fields: BinaryFields, parent: int, in_phrase: bool) -> str:
     """Return the text of the next operand, or of an operator with its operands.
 
     Args:

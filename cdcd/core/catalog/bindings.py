@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.core.catalog.attribute_numbers import Place, bounds, column_ids
+from cdcd.core.catalog.attribute_numbers import NumberedPlace, bounds, column_ids
 from cdcd.core.catalog.oids import expanded, squeezed
 from cdcd.core.catalog.relations import TENTATIVE, UNKNOWN_PLACE, TableDescription
 from cdcd.core.protocol.messages import Relation
@@ -350,12 +350,12 @@ def _between(relation: Relation, former: TableState, table: TableDescription) ->
         if column.stamp and column.stamp == former.stamps.get(number)
     }
     fixed = {each: number for number, each in names.items()}
-    places: list[Place] = []
+    places: list[NumberedPlace] = []
     for number in range(1, table.last_id + 1):
         if number > former.last_id or number in former.stamps:
             column = now.get(number)
             lasts = column is not None and number in former.stamps and not (table.listed or column.generated)
-            places.append(Place(number, lasts))
+            places.append(NumberedPlace(number, lasts))
     columns = [(column.name, column.type_oid) for column in relation.columns]
     fits = [
         [fixed[names_of] == place.id if names_of in fixed else place.id not in names for place in places]

@@ -227,7 +227,7 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class Differences:
+class RelationDifferences:
     """Differences between two descriptions. All fields are empty without a difference.
 
     Attributes:
@@ -254,7 +254,7 @@ class Differences:
         return not (some or self.key is not None or self.former_name or self.replica_identity)
 
 
-def differences(before: Described, after: Described) -> Differences:
+def differences(before: Described, after: Described) -> RelationDifferences:
     """Return the differences of `after` from `before`, two descriptions of one table."""
     former = _partners(after.columns, before.columns)
     renamed, retyped = {}, {}
@@ -270,7 +270,7 @@ def differences(before: Described, after: Described) -> Differences:
     old_name = f"{before.relation.schema}.{before.relation.name}"
     name = f"{after.relation.schema}.{after.relation.name}"
     identity = after.relation.replica_identity
-    return Differences(
+    return RelationDifferences(
         added=[
             f"{new.name} {new.type}" for new, old in zip(after.columns, former, strict=True) if old is None
         ],

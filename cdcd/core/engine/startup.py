@@ -104,7 +104,7 @@ asks for them. Checkpoints of versions that delivered all messages by default do
 
 
 @dataclass(frozen=True, slots=True)
-class StreamSettings:
+class ReplicationSettings:
     """The stream that a session asks for, from the section `postgres`.
 
     Attributes:
@@ -144,7 +144,7 @@ class StartSettings:
         sets_aside: whether a fault of a table sets the table aside instead of ending the start.
     """
 
-    stream: StreamSettings
+    stream: ReplicationSettings
     checkpoint_topic: str
     topics: TopicNames
     snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)

@@ -52,7 +52,7 @@ from cdcd.core.protocol.messages import (
 REPLICA_IDENTITIES: Final = "dnfi"
 
 
-class Place(Enum):
+class MessagePlace(Enum):
     """Allowed place of a message, relative to the blocks of streamed transactions."""
 
     OUTSIDE = "outside a stream"
@@ -71,7 +71,7 @@ class Rule:
 
     message: type[Message]
     fields: Fields
-    place: Place
+    place: MessagePlace
 
 
 def read_message(data: bytes, at: int = 0, *, in_stream: bool = False, abort_info: bool = False) -> Message:
@@ -88,11 +88,11 @@ def read_message(data: bytes, at: int = 0, *, in_stream: bool = False, abort_inf
     cursor.message = rule.message.__name__
     xid = None
     if in_stream:
-        if rule.place is Place.OUTSIDE:
+        if rule.place is MessagePlace.OUTSIDE:
             raise cursor.error("tag", "not allowed inside a stream", at)
-        if rule.place is Place.BOTH_WITH_XID:
+        if rule.place is MessagePlace.BOTH_WITH_XID:
             xid = cursor.xid("xid")
-    elif rule.place is Place.INSIDE:
+    elif rule.place is MessagePlace.INSIDE:
         raise cursor.error("tag", "not allowed outside a stream", at)
     message = rule.fields(cursor, xid)
     cursor.finish()
@@ -331,29 +331,29 @@ def _stream_prepare(cursor: Cursor, _xid: int | None) -> Message:
 RULES: Final[Mapping[int, Rule]] = {
     rule.message.tag: rule
     for rule in (
-        Rule(Begin, _begin, Place.OUTSIDE),
-        Rule(LogicalMessage, _logical_message, Place.BOTH_WITH_XID),
-        Rule(Commit, _commit, Place.OUTSIDE),
-        Rule(Origin, _origin, Place.BOTH),
-        Rule(Relation, _relation, Place.BOTH_WITH_XID),
-        Rule(Type, _type, Place.BOTH_WITH_XID),
-        Rule(Insert, _insert, Place.BOTH_WITH_XID),
-        Rule(Update, _update, Place.BOTH_WITH_XID),
-        Rule(Delete, _delete, Place.BOTH_WITH_XID),
-        Rule(Truncate, _truncate, Place.BOTH_WITH_XID),
-        Rule(StreamStart, _stream_start, Place.OUTSIDE),
-        Rule(StreamStop, _stream_stop, Place.INSIDE),
-        Rule(StreamCommit, _stream_commit, Place.OUTSIDE),
-        Rule(StreamAbort, _stream_abort, Place.OUTSIDE),
-        Rule(BeginPrepare, _begin_prepare, Place.OUTSIDE),
-        Rule(Prepare, _prepare, Place.OUTSIDE),
-        Rule(CommitPrepared, _commit_prepared, Place.OUTSIDE),
-        Rule(RollbackPrepared, _rollback_prepared, Place.OUTSIDE),
-        Rule(StreamPrepare, _stream_prepare, Place.OUTSIDE),
+        Rule(Begin, _begin, MessagePlace.OUTSIDE),
+        Rule(LogicalMessage, _logical_message, MessagePlace.BOTH_WITH_XID),
+        Rule(Commit, _commit, MessagePlace.OUTSIDE),
+        Rule(Origin, _origin, MessagePlace.BOTH),
+        Rule(Relation, _relation, MessagePlace.BOTH_WITH_XID),
+        Rule(Type, _type, MessagePlace.BOTH_WITH_XID),
+        Rule(Insert, _insert, MessagePlace.BOTH_WITH_XID),
+        Rule(Update, _update, MessagePlace.BOTH_WITH_XID),
+        Rule(Delete, _delete, MessagePlace.BOTH_WITH_XID),
+        Rule(Truncate, _truncate, MessagePlace.BOTH_WITH_XID),
+        Rule(StreamStart, _stream_start, MessagePlace.OUTSIDE),
+        Rule(StreamStop, _stream_stop, MessagePlace.INSIDE),
+        Rule(StreamCommit, _stream_commit, MessagePlace.OUTSIDE),
+        Rule(StreamAbort, _stream_abort, MessagePlace.OUTSIDE),
+        Rule(BeginPrepare, _begin_prepare, MessagePlace.OUTSIDE),
+        Rule(Prepare, _prepare, MessagePlace.OUTSIDE),
+        Rule(CommitPrepared, _commit_prepared, MessagePlace.OUTSIDE),
+        Rule(RollbackPrepared, _rollback_prepared, MessagePlace.OUTSIDE),
+        Rule(StreamPrepare, _stream_prepare, MessagePlace.OUTSIDE),
     )
 }
 
 _RULES_WITH_ABORT_INFO: Final[Mapping[int, Rule]] = {
     **RULES,
-    StreamAbort.tag: Rule(StreamAbort, _stream_abort_with_info, Place.OUTSIDE),
+    StreamAbort.tag: Rule(StreamAbort, _stream_abort_with_info, MessagePlace.OUTSIDE),
 }

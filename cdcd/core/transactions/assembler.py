@@ -9,7 +9,7 @@ which ARCHITECTURE.md's diagram is drawn. The parts of the assembler define the 
 - `CommitOrder`: the open transaction, the order of commits, the ledger. Normal transactions need only this part.
 - `RelationCache`: the valid description of each relation.
 - `StreamedTransactions` and `PreparedTransactions`: undecided transactions, kept in the spool.
-- `Replay`: the kept contents of a transaction as steps, when it commits.
+- `TransactionReplay`: the kept contents of a transaction as steps, when it commits.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ from cdcd.core.protocol.peek import CHANGES, FRAME_KIND_AT, ROWS, XLOG_DATA, lsn
 from cdcd.core.transactions.commits import REPORT, CommitOrder
 from cdcd.core.transactions.drafts import MakeDrafts, SpoolItem
 from cdcd.core.transactions.ledger import Ledger
-from cdcd.core.transactions.open_transactions import RelationCache, Replay
+from cdcd.core.transactions.open_transactions import RelationCache, TransactionReplay
 from cdcd.core.transactions.position import Position
 from cdcd.core.transactions.prepared_transactions import PreparedTransactions
 from cdcd.core.transactions.spool import Spool
@@ -31,7 +31,7 @@ from cdcd.core.transactions.steps import TURN, Changes, KeepaliveReceived, Step
 from cdcd.core.transactions.streamed_transactions import StreamedTransactions
 
 
-class State(Enum):
+class StreamState(Enum):
     """State of the stream of messages."""
 
     IDLE = "between transactions"
@@ -46,11 +46,11 @@ Handler = Callable[[bytes], Iterable[Step]]
 class _Node:
     """A state of one assembler: by tag, the effect of a message and the next state."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: StreamState) -> None:
         self.state = state
-        self.is_idle = state is State.IDLE
-        self.in_transaction = state is State.TRANSACTION
-        self.in_stream = state is State.STREAM
+        self.is_idle = state is StreamState.IDLE
+        self.in_transaction = state is StreamState.TRANSACTION
+        self.in_stream = state is StreamState.STREAM
         self.handlers: dict[int, Handler] = {}
         self.next: dict[int, _Node] = {}
 
@@ -77,12 +77,12 @@ class Assembler:
         self._spool = spool
         self.order = CommitOrder(ledger, position)
         self.relations = RelationCache()
-        self.replay = Replay(self.order, self.relations, spool)
+        self.replay = TransactionReplay(self.order, self.relations, spool)
         self.streamed = StreamedTransactions(
             self.order, self.relations, self.replay, spool, draft, abort_info
         )
         self.prepared = PreparedTransactions(self.order, self.relations, self.replay, spool, self.streamed)
-        self._at = _nodes(self)[State.IDLE]
+        self._at = _nodes(self)[StreamState.IDLE]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -175,9 +175,9 @@ HandlerOf = Callable[[Assembler], Handler]
 """Returns the method that handles a message, bound to a part of an assembler."""
 
 
-def _nodes(assembler: Assembler) -> dict[State, _Node]:
+def _nodes(assembler: Assembler) -> dict[StreamState, _Node]:
     """Return the table, bound to the parts of one assembler."""
-    nodes = {state: _Node(state) for state in State}
+    nodes = {state: _Node(state) for state in StreamState}
     for (state, tag), (to, handler_of) in TRANSITIONS.items():
         nodes[state].handlers[tag] = handler_of(assembler)
         nodes[state].next[tag] = nodes[to]
@@ -185,8 +185,8 @@ def _nodes(assembler: Assembler) -> dict[State, _Node]:
 
 
 def _table(
-    rows: dict[State, dict[str, tuple[State, HandlerOf]]],
-) -> dict[tuple[State, int], tuple[State, HandlerOf]]:
+    rows: dict[StreamState, dict[str, tuple[StreamState, HandlerOf]]],
+) -> dict[tuple[StreamState, int], tuple[StreamState, HandlerOf]]:
     return {
         (state, tag): to
         for state, cells in rows.items()
@@ -197,31 +197,31 @@ def _table(
 
 TRANSITIONS: Final = _table(
     {
-        State.IDLE: {
-            "B": (State.TRANSACTION, lambda its: its.order.begin),
-            "b": (State.PREPARE, lambda its: its.prepared.begin),
-            "S": (State.STREAM, lambda its: its.streamed.start),
-            "c": (State.IDLE, lambda its: its.streamed.commit),
-            "A": (State.IDLE, lambda its: its.streamed.abort),
-            "p": (State.IDLE, lambda its: its.prepared.stream_prepare),
-            "P": (State.IDLE, lambda its: its.prepared.prepare_alone),
-            "K": (State.IDLE, lambda its: its.prepared.commit),
-            "r": (State.IDLE, lambda its: its.prepared.rollback),
-            "M": (State.IDLE, lambda its: its.order.non_transactional_message),
+        StreamState.IDLE: {
+            "B": (StreamState.TRANSACTION, lambda its: its.order.begin),
+            "b": (StreamState.PREPARE, lambda its: its.prepared.begin),
+            "S": (StreamState.STREAM, lambda its: its.streamed.start),
+            "c": (StreamState.IDLE, lambda its: its.streamed.commit),
+            "A": (StreamState.IDLE, lambda its: its.streamed.abort),
+            "p": (StreamState.IDLE, lambda its: its.prepared.stream_prepare),
+            "P": (StreamState.IDLE, lambda its: its.prepared.prepare_alone),
+            "K": (StreamState.IDLE, lambda its: its.prepared.commit),
+            "r": (StreamState.IDLE, lambda its: its.prepared.rollback),
+            "M": (StreamState.IDLE, lambda its: its.order.non_transactional_message),
         },
-        State.TRANSACTION: {
-            "RY": (State.TRANSACTION, lambda its: its.relations.describe),
-            "O": (State.TRANSACTION, lambda its: its.order.origin),
-            "M": (State.TRANSACTION, lambda its: its.order.transactional_message),
-            "C": (State.IDLE, lambda its: its.order.commit),
+        StreamState.TRANSACTION: {
+            "RY": (StreamState.TRANSACTION, lambda its: its.relations.describe),
+            "O": (StreamState.TRANSACTION, lambda its: its.order.origin),
+            "M": (StreamState.TRANSACTION, lambda its: its.order.transactional_message),
+            "C": (StreamState.IDLE, lambda its: its.order.commit),
         },
-        State.PREPARE: {
-            "RIUDTMYO": (State.PREPARE, lambda its: its.prepared.keep),
-            "P": (State.IDLE, lambda its: its.prepared.prepare),
+        StreamState.PREPARE: {
+            "RIUDTMYO": (StreamState.PREPARE, lambda its: its.prepared.keep),
+            "P": (StreamState.IDLE, lambda its: its.prepared.prepare),
         },
-        State.STREAM: {
-            "RIUDTMYO": (State.STREAM, lambda its: its.streamed.keep),
-            "E": (State.IDLE, lambda its: its.streamed.stop),
+        StreamState.STREAM: {
+            "RIUDTMYO": (StreamState.STREAM, lambda its: its.streamed.keep),
+            "E": (StreamState.IDLE, lambda its: its.streamed.stop),
         },
     }
 )

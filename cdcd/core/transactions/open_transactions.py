@@ -137,7 +137,7 @@ class UndecidableMessageError(WithoutStreamingError):
         )
 
 
-class Replay:
+class TransactionReplay:
     """Converts the kept contents of a transaction to steps when it commits, and frees its space in the spool."""
 
     def __init__(self, order: CommitOrder, relations: RelationCache, spool: Spool) -> None:

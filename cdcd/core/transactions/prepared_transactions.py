@@ -22,7 +22,7 @@ from cdcd.core.protocol.messages import (
 )
 from cdcd.core.protocol.peek import DESCRIPTIONS, relation_oids, tag_of
 from cdcd.core.transactions.commits import REPORT, CommitOrder, read_as
-from cdcd.core.transactions.open_transactions import OpenTransaction, RelationCache, Replay
+from cdcd.core.transactions.open_transactions import OpenTransaction, RelationCache, TransactionReplay
 from cdcd.core.transactions.spool import Spool
 from cdcd.core.transactions.steps import CommitWithoutPrepare, RolledBack, Step
 from cdcd.core.transactions.streamed_transactions import StreamedTransactions
@@ -35,7 +35,7 @@ class PreparedTransactions:
         self,
         order: CommitOrder,
         relations: RelationCache,
-        replay: Replay,
+        replay: TransactionReplay,
         spool: Spool,
         streamed: StreamedTransactions,
     ) -> None:

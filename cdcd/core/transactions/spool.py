@@ -34,7 +34,7 @@ UNIT_BYTES: Final = 4096
 """Bytes of the smallest allocation: a block of most file systems."""
 
 
-class Part:
+class SpoolPart:
     """Stored bytes of one transaction.
 
     Attributes:
@@ -88,7 +88,7 @@ class SpoolFile:
         """Size of the file in bytes, including free parts."""
         return self._units * UNIT_BYTES
 
-    def append(self, part: Part, data: bytes) -> None:
+    def append(self, part: SpoolPart, data: bytes) -> None:
         """Append `data` to the part. OSError: the part stays unchanged."""
         file = self._file
         if file is None:
@@ -102,13 +102,13 @@ class SpoolFile:
             done += length
         part.size += len(data)
 
-    def read(self, part: Part, at: int, size: int) -> bytes:
+    def read(self, part: SpoolPart, at: int, size: int) -> bytes:
         """Return bytes of the part from `at` on; fewer if the file was truncated by others."""
         assert self._file is not None
         pieces = [_read_all(self._file.fileno(), offset, length) for offset, length in part.pieces(at, size)]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def free(self, part: Part) -> None:
+    def free(self, part: SpoolPart) -> None:
         """Free the part's space."""
         for first, units in part.extents:
             self._release(first, units)
@@ -120,7 +120,7 @@ class SpoolFile:
             self._file.close()
             self._file = None
 
-    def _reserve(self, part: Part, units: int) -> None:
+    def _reserve(self, part: SpoolPart, units: int) -> None:
         """Allocate units until the part has `units` units: the first free ones, then new ones."""
         while part.units < units:
             wanted = units - part.units
@@ -200,7 +200,7 @@ class _Transaction:
         self.lists: list[list[SpoolItem]] = []
         self.last_bytes = 0
         self.memory_bytes = 0
-        self.on_disk = Part()
+        self.on_disk = SpoolPart()
 
 
 class Spool:
@@ -298,7 +298,7 @@ class Spool:
             yield items
         yield from transaction.lists
 
-    def _read(self, xid: int, part: Part, at: int, size: int) -> bytes:
+    def _read(self, xid: int, part: SpoolPart, at: int, size: int) -> bytes:
         data = self._file.read(part, at, size)
         if len(data) < size:
             missing = part.size - at - len(data)

@@ -17,7 +17,7 @@ from cdcd.core.protocol.peek import MESSAGE, RELATION, tag_of
 from cdcd.core.protocol.reader import read_message, read_message_head
 from cdcd.core.transactions.commits import REPORT, CommitOrder, read_as
 from cdcd.core.transactions.drafts import MakeDrafts, SpoolItem
-from cdcd.core.transactions.open_transactions import OpenTransaction, RelationCache, Replay
+from cdcd.core.transactions.open_transactions import OpenTransaction, RelationCache, TransactionReplay
 from cdcd.core.transactions.spool import Spool
 from cdcd.core.transactions.steps import RelationPreview, Step
 
@@ -38,7 +38,7 @@ class StreamedTransactions:
         self,
         order: CommitOrder,
         relations: RelationCache,
-        replay: Replay,
+        replay: TransactionReplay,
         spool: Spool,
         draft: MakeDrafts,
         abort_info: bool,

@@ -52,9 +52,9 @@ from cdcd.mirror.verifying.rows import (
 )
 from cdcd.mirror.verifying.waiting import StoppedTableError, Waiting, quarantined
 from cdcd.telemetry.terminal_text import number
-from cdcd.tools.verify.comparing import Outcome
-from cdcd.tools.verify.delivery import Delivery, Notice, unread
-from cdcd.tools.verify.report import Report, TableReport
+from cdcd.tools.verify.comparing import ComparedOutcome
+from cdcd.tools.verify.delivery import Notice, TopicDelivery, unread
+from cdcd.tools.verify.report import TableReport, VerifyReport
 
 LOOKS: Final = 3
 
@@ -80,7 +80,7 @@ class _Table:
 
     topic: str
     lsn: int
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: ComparedOutcome = field(default_factory=ComparedOutcome)
     limits: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left: DataFrame | None = None
@@ -122,7 +122,7 @@ class MirrorTarget:
         source: SnapshotSource,
         target: Target,
         settings: MirrorSettings,
-        delivery: Delivery,
+        delivery: TopicDelivery,
         describe: Describe,
         timeout_s: float,
         rate_bytes_s: float,
@@ -138,7 +138,7 @@ class MirrorTarget:
         self._rate_bytes_s = rate_bytes_s
         self._notice = notice
 
-    def verify(self, pipeline: str, tables: Sequence[str]) -> Report:
+    def verify(self, pipeline: str, tables: Sequence[str]) -> VerifyReport:
         """Compare these tables (`schema.table`), one at least.
 
         Raises:
@@ -164,7 +164,7 @@ class MirrorTarget:
                     break
                 self._notice(f"Looks again at rows of {', '.join(left)} that changed meanwhile.")
         reports = [self._report(name, done[name]) for name in sorted(done)]
-        return Report(pipeline, "mirror", min(each.lsn for each in reports), reports)
+        return VerifyReport(pipeline, "mirror", min(each.lsn for each in reports), reports)
 
     def _say_wait(self, held: SlotWait) -> None:
         who = held.gid if held.pid is None else f"the session with PID {held.pid}"

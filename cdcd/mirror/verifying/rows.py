@@ -34,7 +34,7 @@ from cdcd.tools.verify.comparing import (
     ONLY_SOURCE,
     SHOWN_MAX,
     ColumnDifference,
-    Outcome,
+    ComparedOutcome,
     RowDifference,
 )
 
@@ -213,7 +213,7 @@ class Excuses:
     only_mirror: str = ""
 
 
-def tell(found: DataFrame, what: Compared, outcome: Outcome, excuses: Excuses) -> None:
+def tell(found: DataFrame, what: Compared, outcome: ComparedOutcome, excuses: Excuses) -> None:
     """Add what `differing` found to a table's outcome. Reads it three times, so it should be kept."""
     counts: Counter[str] = Counter(
         {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}

@@ -69,7 +69,7 @@ class TableTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BrokerWanted:
     """Kafka part of the configuration, as the checks need it.
 
     Attributes:
@@ -94,7 +94,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class BrokerFacts:
     """All facts that the checks examine.
 
     Attributes:
@@ -123,15 +123,15 @@ class Facts:
         return int(self.broker.get("transaction.max.timeout.ms", TIMEOUT_MAX_MS))
 
 
-Check = Callable[[Facts, Wanted], Iterator[Finding]]
+Check = Callable[[BrokerFacts, BrokerWanted], Iterator[Finding]]
 
 
-def examine(facts: Facts, wanted: Wanted, checks: Iterable[Check]) -> list[Finding]:
+def examine(facts: BrokerFacts, wanted: BrokerWanted, checks: Iterable[Check]) -> list[Finding]:
     """Return the findings of the checks, in their order."""
     return [finding for check in checks for finding in check(facts, wanted)]
 
 
-def read_facts(admin: Admin, wanted: Wanted) -> Facts:
+def read_facts(admin: Admin, wanted: BrokerWanted) -> BrokerFacts:
     """Read all facts from the broker without changing anything. Raises TransientError and SinkError."""
     cluster = admin.cluster()
     topics = admin.each_topic(list(wanted.topics))
@@ -142,7 +142,7 @@ def read_facts(admin: Admin, wanted: Wanted) -> Facts:
     if missing and wanted.spec.enabled:
         refused = refusals(admin, missing, wanted.spec, compacted={wanted.checkpoint, wanted.schemas})
     broker = _or_error(admin.broker_config, cluster.brokers[0][0])
-    return Facts(
+    return BrokerFacts(
         cluster,
         broker,
         topics,
@@ -179,7 +179,7 @@ def _or_error(ask: Callable[[A], T], about: A) -> T | CdcdError:
         return error
 
 
-def check_cluster(facts: Facts, _: Wanted) -> Iterator[Finding]:
+def check_cluster(facts: BrokerFacts, _: BrokerWanted) -> Iterator[Finding]:
     """Report the cluster that answers."""
     brokers = ", ".join(address for _, address in facts.cluster.brokers)
     version = ""
@@ -189,7 +189,7 @@ def check_cluster(facts: Facts, _: Wanted) -> Iterator[Finding]:
     yield Finding("ok", "kafka.cluster", "kafka", f"cluster {facts.cluster.cluster_id}: {brokers}{spoken}")
 
 
-def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_transactions(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]:
     """Check the brokers' limits of transactions, and that their transaction log can exist."""
     if not wanted.exactly_once:
         return
@@ -235,7 +235,7 @@ def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         yield Finding("ok", "transaction.log", name, str(replicas))
 
 
-def check_missing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_missing(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]:
     """Report topics that will be created, and check that the broker would create them."""
     missing = [name for name, topic in facts.topics.items() if topic is None]
     if not missing:
@@ -298,7 +298,7 @@ def _rights_on_missing(
         )
 
 
-def check_names(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_names(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]:
     """Find topic names that are the same to Kafka."""
     new = [name for name in wanted.topics if name not in facts.names and name not in facts.refused]
     for one, other in colliding([*sorted(facts.names), *new]):
@@ -316,7 +316,7 @@ BROKER: Final[tuple[Check, ...]] = (check_cluster, check_transactions)
 TOPICS: Final[tuple[Check, ...]] = (check_missing, check_names)
 
 
-def check_existing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_existing(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]:
     """Check each existing topic."""
     for name, topic in facts.topics.items():
         if isinstance(topic, CdcdError):
@@ -330,7 +330,7 @@ def check_existing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
                 yield Finding("ok", "topic.state", f"topic {name}", f"{partitions}, {replicas}")
 
 
-def _problems(name: str, topic: TopicInfo, facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def _problems(name: str, topic: TopicInfo, facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]:
     subject, config = f"topic {name}", facts.configs.get(name, {})
     if topic.may_write is False:
         yield Finding("error", "topic.rights", subject, "this principal may not write to it", rights_hint())

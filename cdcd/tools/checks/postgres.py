@@ -10,7 +10,7 @@ from typing import Final
 
 from cdcd.adapters.postgres.connection import Dsn
 from cdcd.adapters.postgres.heartbeat_query import HeartbeatQuery
-from cdcd.adapters.postgres.inspection import Facts, Wanted
+from cdcd.adapters.postgres.inspection import ServerFacts, ServerWanted
 from cdcd.adapters.postgres.money import MoneyLocale, hidden, reset
 from cdcd.adapters.postgres.replication import STREAMED_FROM
 from cdcd.config.loading import Config
@@ -36,12 +36,12 @@ READS_TABLES_ONLY_SINCE: Final = {13: 16, 14: 13, 15: 8, 16: 4}
 """First minor version of each major version with restrict_nonsystem_relation_kind. All versions from 17 on have it."""
 
 
-def examine(facts: Facts, wanted: Wanted) -> list[Finding]:
+def examine(facts: ServerFacts, wanted: ServerWanted) -> list[Finding]:
     """Return all findings, in the order of `CHECKS`."""
     return [finding for check in CHECKS for finding in check(facts, wanted)]
 
 
-def _options(facts: Facts, wanted: Wanted) -> Options:
+def _options(facts: ServerFacts, wanted: ServerWanted) -> Options:
     return start_options(
         facts.server_version,
         wanted.protocol,
@@ -54,7 +54,7 @@ def _options(facts: Facts, wanted: Wanted) -> Options:
     )
 
 
-def check_server(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_server(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Check the server's version, recovery state and encoding."""
     try:
         options = _options(facts, wanted)
@@ -99,7 +99,7 @@ def _check_encoding(encoding: str) -> Iterator[Finding]:
     )
 
 
-def check_minor(facts: Facts, _: Wanted) -> Iterator[Finding]:
+def check_minor(facts: ServerFacts, _: ServerWanted) -> Iterator[Finding]:
     """Check that the sessions that read tables can refuse views and foreign tables."""
     major, minor = divmod(facts.server_version, 10_000)
     since = READS_TABLES_ONLY_SINCE.get(major)
@@ -148,7 +148,7 @@ def check_money(found: MoneyLocale, chosen: int | None) -> Iterator[Finding]:
     )
 
 
-def check_privileges(facts: Facts, _: Wanted) -> Iterator[Finding]:
+def check_privileges(facts: ServerFacts, _: ServerWanted) -> Iterator[Finding]:
     """Check REPLICATION and pg_hba.conf by the result of a walsender connection."""
     if facts.walsender_refusal:
         yield of_error("server.replication", "replication connection", facts.walsender_refusal)
@@ -158,7 +158,7 @@ def check_privileges(facts: Facts, _: Wanted) -> Iterator[Finding]:
         )
 
 
-def check_wal_level(facts: Facts, _: Wanted) -> Iterator[Finding]:
+def check_wal_level(facts: ServerFacts, _: ServerWanted) -> Iterator[Finding]:
     """Check wal_level, which must be logical. Since PostgreSQL 19, replica is enough."""
     setting = facts.settings["wal_level"]
     level = setting.shown
@@ -190,7 +190,7 @@ _FREE: Final = {
 }
 
 
-def check_capacity(facts: Facts, _: Wanted) -> Iterator[Finding]:
+def check_capacity(facts: ServerFacts, _: ServerWanted) -> Iterator[Finding]:
     """Check that a slot and a walsender are free for cdcd."""
     for code, name, used, needed in (
         ("slot.capacity", "max_replication_slots", facts.session.slots, 0 if facts.slot else 1),
@@ -218,7 +218,7 @@ def check_capacity(facts: Facts, _: Wanted) -> Iterator[Finding]:
             yield Finding("ok", code, name, found)
 
 
-def check_connections(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_connections(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Check CONNECTION LIMIT of role and database. Before PostgreSQL 18 these limits also count walsenders."""
     session = facts.session
     needed = wanted.connections + (facts.server_version < WALSENDERS_UNCOUNTED_SINCE)
@@ -243,7 +243,7 @@ def check_connections(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             yield Finding("ok", "server.connections", subject, found)
 
 
-def check_timeouts(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_timeouts(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Check how soon each side detects that the other is gone."""
     timeout = facts.settings["wal_sender_timeout"]
     timeout_s = timeout.value / 1000
@@ -262,7 +262,7 @@ def check_timeouts(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         yield Finding("ok", "wal.timeout", "wal_sender_timeout", timeout.shown)
 
 
-def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_transactions(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Check settings for prepared and large transactions."""
     prepared = int(facts.settings["max_prepared_transactions"].value)
     if wanted.two_phase and not prepared:
@@ -289,7 +289,7 @@ def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     )
 
 
-def revoke_emit(facts: Facts) -> str:
+def revoke_emit(facts: ServerFacts) -> str:
     """Return SQL that restricts writing logical messages to roles with the right."""
     more = ", boolean" if facts.server_version >= 170000 else ""
     functions = ", ".join(
@@ -299,7 +299,7 @@ def revoke_emit(facts: Facts) -> str:
     return f'REVOKE EXECUTE ON FUNCTION {functions} FROM PUBLIC; GRANT EXECUTE ON FUNCTION {functions} TO "{role}";'
 
 
-def check_signals(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_signals(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Check who can request snapshots: the requests are logical messages, which any client of the database can send.
 
     A request needs a token, unless `snapshot.signals_from` is anybody. Events of an outbox need none.
@@ -345,7 +345,7 @@ def check_signals(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-def check_synchronous(facts: Facts, _: Wanted) -> Iterator[Finding]:
+def check_synchronous(facts: ServerFacts, _: ServerWanted) -> Iterator[Finding]:
     """Check that cdcd's walsender cannot count as a synchronous standby, because commits would then wait for Kafka."""
     names = facts.settings["synchronous_standby_names"].shown
     if "*" in names:
@@ -358,7 +358,7 @@ def check_synchronous(facts: Facts, _: Wanted) -> Iterator[Finding]:
         )
 
 
-CHECKS: Final[tuple[Callable[[Facts, Wanted], Iterator[Finding]], ...]] = (
+CHECKS: Final[tuple[Callable[[ServerFacts, ServerWanted], Iterator[Finding]], ...]] = (
     check_server,
     check_minor,
     check_privileges,

@@ -10,7 +10,7 @@ from typing import Final
 from cdcd.adapters.credentials.columns import bindings_of, protections
 from cdcd.adapters.kafka.checkpoint import peek_checkpoint
 from cdcd.adapters.postgres.connection import Dsn, connect, parse_dsn
-from cdcd.adapters.postgres.inspection import Facts, Wanted, read_facts
+from cdcd.adapters.postgres.inspection import ServerFacts, ServerWanted, read_facts
 from cdcd.adapters.postgres.money import look_at_money
 from cdcd.adapters.postgres.readers import ReadersFacts
 from cdcd.config.loading import Config
@@ -65,10 +65,10 @@ WITH_READERS: Final = 2
 """Connections of cdcd's own role if other roles read: one holds the slot's snapshot, one writes watermarks."""
 
 
-async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
+async def ask_postgres(config: Config) -> tuple[Sequence[Finding], ServerFacts]:
     """Return PostgreSQL's findings, from the settings that a run would use."""
     source = config.postgres
-    wanted = Wanted(
+    wanted = ServerWanted(
         slot=source.slot,
         publication=source.publication,
         tables=source.tables,
@@ -122,7 +122,7 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
     return findings, facts
 
 
-async def _ask_about_keys(config: Config, dsn: Dsn, facts: Facts) -> KeyFacts:
+async def _ask_about_keys(config: Config, dsn: Dsn, facts: ServerFacts) -> KeyFacts:
     """Check `key.columns` against the published tables, and that partitions send the values of keys."""
     keys = encoder_settings(config, "").chosen_keys
     if not facts.tables:
@@ -138,7 +138,7 @@ async def _ask_about_keys(config: Config, dsn: Dsn, facts: Facts) -> KeyFacts:
         await connection.close()
 
 
-async def _ask_about_readers(config: Config, dsn: Dsn, facts: Facts) -> ReadersFacts:
+async def _ask_about_readers(config: Config, dsn: Dsn, facts: ServerFacts) -> ReadersFacts:
     """Read the owners of the tables and the roles that read them."""
     connection = await connect(
         dsn,
@@ -152,7 +152,7 @@ async def _ask_about_readers(config: Config, dsn: Dsn, facts: Facts) -> ReadersF
         await connection.close()
 
 
-def _with_readers(config: Config, facts: Facts, readers: ReadersFacts) -> Facts:
+def _with_readers(config: Config, facts: ServerFacts, readers: ReadersFacts) -> ServerFacts:
     """Return the facts with the barriers of each table's own reader."""
     if not config.postgres.readers:
         return _with_lists(facts)
@@ -162,14 +162,14 @@ def _with_readers(config: Config, facts: Facts, readers: ReadersFacts) -> Facts:
     )
 
 
-def _with_lists(facts: Facts) -> Facts:
+def _with_lists(facts: ServerFacts) -> ServerFacts:
     """Return the facts without barriers that do not matter because of column lists."""
     lists = {table.qualified: table.columns for table in facts.tables}
     kept = [one.with_list(lists.get(one.table)) for one in facts.barriers]
     return replace(facts, barriers=tuple([one for one in kept if one is not None]))
 
 
-async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
+async def _ask_about_rules(config: Config, dsn: Dsn, facts: ServerFacts) -> list[Finding]:
     """Check `columns`, `fields`, `filters`, `partitioner`, `routes`, `outbox` and `snapshot.queries` against the
     published tables.
     """
@@ -217,7 +217,7 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
 
 
 async def _ask_about_records(
-    config: Config, dsn: Dsn, facts: Facts, findings: Sequence[Finding]
+    config: Config, dsn: Dsn, facts: ServerFacts, findings: Sequence[Finding]
 ) -> list[Finding]:
     """Find tables that have no records in the chosen format. A finding of a rule's own check is not repeated."""
     if not facts.tables:

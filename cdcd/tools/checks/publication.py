@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cdcd.adapters.postgres.following import pasted, sql_name
-from cdcd.adapters.postgres.inspection import Barrier, Facts, Wanted
+from cdcd.adapters.postgres.inspection import Barrier, ServerFacts, ServerWanted
 from cdcd.adapters.postgres.publication import (
     OPERATIONS,
     PARTITION_ROOT,
@@ -23,7 +23,7 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join([*names[:NAMED_MAX], *["..."] * (len(names) > NAMED_MAX)])
 
 
-def check_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_publication(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Check the contents of the publication, or that it can be created."""
     publication = facts.publication
     if publication is None:
@@ -65,7 +65,7 @@ def check_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             yield Finding("ok", "publication.part", name, found)
 
 
-def _missing_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def _missing_publication(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     name = f"publication {wanted.publication}"
     session = facts.session
     by_hand = creation_hint(wanted.publication, facts.target, via_root=bool(facts.partitioned))
@@ -99,7 +99,7 @@ def _missing_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     yield Finding("ok", "publication.state", name, f"will be created for {scope}")
 
 
-def check_patterns(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_patterns(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Report how the publication differs from the configured tables, and who must change that."""
     publication = facts.publication
     if publication is None or not wanted.desired.is_stated:
@@ -153,7 +153,7 @@ def check_patterns(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-def _check_changes(facts: Facts, wanted: Wanted, name: str) -> Finding | None:
+def _check_changes(facts: ServerFacts, wanted: ServerWanted, name: str) -> Finding | None:
     """Return why cdcd cannot change the publication although `postgres.publication_changes` allows
     it; None if it can.
     """
@@ -174,7 +174,7 @@ def _check_changes(facts: Facts, wanted: Wanted, name: str) -> Finding | None:
     return Finding("warning", "publication.changes", name, found, fix)
 
 
-def check_selection(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_selection(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Report which published tables `tables.include` and `tables.exclude` leave to the pipeline."""
     selection = wanted.selection
     if selection.is_all or not facts.sent:
@@ -207,7 +207,7 @@ def check_selection(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-def check_partitions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_partitions(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Report before the first start how partitioned tables are published, because this decides the topics' names."""
     publication = facts.publication
     if publication is not None and publication.via_root:
@@ -238,7 +238,7 @@ def check_partitions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     )
 
 
-def check_root_topics(facts: Facts, wanted: TopicNames, topics: Collection[str]) -> Iterator[Finding]:
+def check_root_topics(facts: ServerFacts, wanted: TopicNames, topics: Collection[str]) -> Iterator[Finding]:
     """Find topics of partitioned tables that receive nothing, because the publication publishes partitions.
 
     Args:
@@ -262,7 +262,7 @@ def check_root_topics(facts: Facts, wanted: TopicNames, topics: Collection[str])
             )
 
 
-def check_identities(facts: Facts, _: Wanted) -> Iterator[Finding]:
+def check_identities(facts: ServerFacts, _: ServerWanted) -> Iterator[Finding]:
     """Check the REPLICA IDENTITY of published tables."""
     operations = facts.publication.operations if facts.publication else OPERATIONS
     changing = [operation.upper() for operation in ("update", "delete") if operation in operations]
@@ -285,7 +285,7 @@ def check_identities(facts: Facts, _: Wanted) -> Iterator[Finding]:
         yield Finding("ok", "table.identity", "replica identity", "every published table has one")
 
 
-def check_topic_names(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_topic_names(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Check that each table has a topic that Kafka allows and that no other table uses."""
     for error in collisions([(table.schema, table.name) for table in facts.tables], wanted.topics):
         yield of_error("topic.name", "topic names", error)
@@ -308,7 +308,7 @@ class Reading:
     ends_rows: bool = False
 
 
-def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
+def check_rows(facts: ServerFacts, reading: Reading) -> Iterator[Finding]:
     """Check rights, policies and keys."""
     barriers = [one for one in facts.barriers if one.table in reading.tables]
     # "" is cdcd's own role.
@@ -366,7 +366,7 @@ def _check_role(barriers: Collection[Barrier], role: str) -> Iterator[Finding]:
         )
 
 
-def _check_watermark(facts: Facts, reading: Reading) -> Iterator[Finding]:
+def _check_watermark(facts: ServerFacts, reading: Reading) -> Iterator[Finding]:
     """Check the right to write a logical message after the rows that are read beside the stream."""
     function, role = facts.session.emit, facts.session.role
     if not function:

@@ -21,7 +21,7 @@ from cdcd.adapters.kafka.descriptions import SchemasTopic
 from cdcd.adapters.kafka.errors import unavailable
 from cdcd.adapters.kafka.shared_id import Sharer, find_sharers, refusal
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
-from cdcd.adapters.postgres.inspection import Facts
+from cdcd.adapters.postgres.inspection import ServerFacts
 from cdcd.adapters.postgres.money import find_money_digits
 from cdcd.adapters.postgres.pipeline_state import read_source
 from cdcd.adapters.postgres.publication_history import read_roots
@@ -74,7 +74,7 @@ CHECKPOINT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RehearsalOutcome:
     """Result of a rehearsed start.
 
     Attributes:
@@ -96,14 +96,14 @@ class Outcome:
     sharers: tuple[Sharer, ...] = ()
 
 
-async def rehearse(config: Config, facts: Facts) -> Outcome:
+async def rehearse(config: Config, facts: ServerFacts) -> RehearsalOutcome:
     """Rehearse the start. `facts`: facts that `cdcd check` has already read from PostgreSQL."""
     async with AsyncExitStack() as stack:
         return await _Rehearsal(config, facts, stack).run()
 
 
 class _Rehearsal:
-    def __init__(self, config: Config, facts: Facts, stack: AsyncExitStack) -> None:
+    def __init__(self, config: Config, facts: ServerFacts, stack: AsyncExitStack) -> None:
         self._config = config
         self._facts = facts
         self._stack = stack
@@ -128,7 +128,7 @@ class _Rehearsal:
         if isinstance(fact, RecordSettingChanged):
             self._changed.append(fact)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RehearsalOutcome:
         requests = Start(start_settings(self._config), self._hear).run()
         answer: object = None
         try:
@@ -147,7 +147,7 @@ class _Rehearsal:
                 tables |= {names.get(task.oid, task.name) for task in progress.tasks}
             # An active instance has a snapshot to read at, if its start created the slot.
             beside = end.value.exported is None and not self._facts.active
-            return Outcome(
+            return RehearsalOutcome(
                 None,
                 str(end.value.checkpoint.position),
                 self._found is not None,
@@ -158,7 +158,7 @@ class _Rehearsal:
             )
         except CdcdError as error:
             reading = self._assumed() if await self._knows_checkpoint() else Reading()
-            return Outcome(error, "", self._found is not None, reading, ignored=self._ignored)
+            return RehearsalOutcome(error, "", self._found is not None, reading, ignored=self._ignored)
 
     async def _knows_checkpoint(self) -> bool:
         """Return True if the checkpoint was read. If the start is refused earlier, the checkpoint is read now.

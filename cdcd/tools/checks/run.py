@@ -21,7 +21,7 @@ from cdcd.adapters.kafka.producer import (
 )
 from cdcd.adapters.kafka.rights import principal_of
 from cdcd.adapters.kafka.shared_id import shared_hint
-from cdcd.adapters.postgres.inspection import Facts
+from cdcd.adapters.postgres.inspection import ServerFacts
 from cdcd.adapters.postgres.publication import OPERATIONS
 from cdcd.config.loading import Config
 from cdcd.core.errors import (
@@ -49,7 +49,7 @@ from cdcd.tools.checks.kafka import TableTopic, check_existing
 from cdcd.tools.checks.postgres_side import ANSWER_S, ask_postgres
 from cdcd.tools.checks.publication import check_root_topics, check_rows
 from cdcd.tools.checks.records import SUBJECT, ask_registry
-from cdcd.tools.checks.rehearsal import Outcome, rehearse
+from cdcd.tools.checks.rehearsal import RehearsalOutcome, rehearse
 
 FOUND_ERROR: Final = 10
 """Exit code if both sides answered and there is an error (`errors.EXIT_CODES`)."""
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """All findings, first this machine's, then PostgreSQL's, with the resulting exit code."""
 
     findings: tuple[Finding, ...]
@@ -78,7 +78,7 @@ class Side(Generic[T]):
     exit_code: int = 0
 
 
-def examine(config: Config) -> Report:
+def examine(config: Config) -> CheckReport:
     """Check both sides, and then their combination.
 
     Failures of PostgreSQL, Kafka and the machine are findings, and not raised.
@@ -88,11 +88,11 @@ def examine(config: Config) -> Report:
     """
     limit = file_limit()
     if limit is not None and limit < FILES_MIN:
-        return Report(tuple(machine.check_files(config)), LimitError.exit_code)
+        return CheckReport(tuple(machine.check_files(config)), LimitError.exit_code)
     return asyncio.run(_examine(config))
 
 
-async def _examine(config: Config) -> Report:
+async def _examine(config: Config) -> CheckReport:
     here, source, sink, registry = await asyncio.gather(
         asyncio.to_thread(lambda: list(machine.examine(config))),
         asked("PostgreSQL", "postgres", config, ask_postgres),
@@ -106,7 +106,7 @@ async def _examine(config: Config) -> Report:
     findings.append(machine.check_code())
     known = names(config)
     wrong = FOUND_ERROR if any(finding.level == "error" for finding in findings) else 0
-    return Report(
+    return CheckReport(
         tuple(replace(one, fix=filled(one.fix, known)) for one in findings),
         source.exit_code or sink.exit_code or registry.exit_code or wrong,
     )
@@ -133,12 +133,12 @@ def _code(side: str, error: CdcdError) -> str:
     return f"{side}.{'unreachable' if isinstance(error, TransientError) else 'refused'}"
 
 
-async def ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:
+async def ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.BrokerFacts]:
     """Return Kafka's findings, from the settings that a run would use, without those about topics of tables."""
     return await asyncio.to_thread(_ask_kafka, config)
 
 
-def _ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:
+def _ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.BrokerFacts]:
     timeout_s = config.kafka.transaction.timeout_s
     _construct(config, timeout_s or kafka.TIMEOUT_MAX_MS / 1000)
     wanted = kafka_wanted(config)
@@ -152,12 +152,12 @@ def _ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:
     return findings, facts
 
 
-def kafka_wanted(config: Config) -> kafka.Wanted:
+def kafka_wanted(config: Config) -> kafka.BrokerWanted:
     """Return the Kafka part of the configuration that does not depend on tables."""
     sink = config.kafka
     connection, producer = client.configured(sink)
     largest = str(producer.get("message.max.bytes", kafka.MESSAGE_MAX_BYTES))
-    return kafka.Wanted(
+    return kafka.BrokerWanted(
         topics=own_topics(config, messages=config.delivers_messages is not False or config.outbox.messages),
         checkpoint=config.topics.checkpoint,
         spec=topic_spec(config),
@@ -184,7 +184,7 @@ def _construct(config: Config, timeout_s: float) -> None:
 
 
 async def ask_both(
-    config: Config, source: Facts, sink: kafka.Facts, findings: Sequence[Finding]
+    config: Config, source: ServerFacts, sink: kafka.BrokerFacts, findings: Sequence[Finding]
 ) -> list[Finding]:
     """Return findings that need both sides: resume position, tables to read, and topics of the tables.
 
@@ -214,7 +214,9 @@ async def ask_both(
     return found
 
 
-def _may_ask_for_id(config: Config, source: Facts, sink: kafka.Facts, findings: Sequence[Finding]) -> bool:
+def _may_ask_for_id(
+    config: Config, source: ServerFacts, sink: kafka.BrokerFacts, findings: Sequence[Finding]
+) -> bool:
     """Return True if the right on the transactional id is to be checked.
 
     An active instance has the right, and must not be disturbed. Brokers that allow any timeout would not refuse the
@@ -225,7 +227,7 @@ def _may_ask_for_id(config: Config, source: Facts, sink: kafka.Facts, findings: 
     return config.kafka.delivery == "exactly_once" and not source.active and answers
 
 
-def _ignored(config: Config, outcome: Outcome) -> list[Finding]:
+def _ignored(config: Config, outcome: RehearsalOutcome) -> list[Finding]:
     """Report ignored records of the checkpoint topic, which another client wrote."""
     ignored = outcome.ignored
     if ignored is None:
@@ -242,7 +244,7 @@ def _ignored(config: Config, outcome: Outcome) -> list[Finding]:
     ]
 
 
-def _sharers(config: Config, outcome: Outcome) -> list[Finding]:
+def _sharers(config: Config, outcome: RehearsalOutcome) -> list[Finding]:
     """Report other pipelines that use the transactional id, if they do not refuse the start."""
     used = config.kafka.transactional_id
     return [
@@ -257,7 +259,7 @@ def _sharers(config: Config, outcome: Outcome) -> list[Finding]:
     ]
 
 
-def _lost_checkpoint(config: Config, source: Facts, sink: kafka.Facts) -> Finding | None:
+def _lost_checkpoint(config: Config, source: ServerFacts, sink: kafka.BrokerFacts) -> Finding | None:
     """Report a lost checkpoint: a pipeline with a slot and a topic of descriptions has delivered before."""
     slot, schemas = source.slot, config.topics.schemas
     if slot is None or slot.confirmed_flush_lsn is None or not schemas or schemas not in sink.names:
@@ -274,7 +276,11 @@ def _lost_checkpoint(config: Config, source: Facts, sink: kafka.Facts) -> Findin
 
 
 def _position(
-    config: Config, outcome: Outcome, findings: Sequence[Finding], source: Facts, sink: kafka.Facts
+    config: Config,
+    outcome: RehearsalOutcome,
+    findings: Sequence[Finding],
+    source: ServerFacts,
+    sink: kafka.BrokerFacts,
 ) -> list[Finding]:
     refusal = outcome.refusal
     if refusal is None:
@@ -311,7 +317,7 @@ def _position(
     return [] if errors else [of_error("start.refused", "start", refusal)]
 
 
-def _ask_about_topics(config: Config, source: Facts, outdated: Collection[str]) -> list[Finding]:
+def _ask_about_topics(config: Config, source: ServerFacts, outdated: Collection[str]) -> list[Finding]:
     """Return findings about the topics of the published tables.
 
     `outdated`: tables whose former rows the next start ends.

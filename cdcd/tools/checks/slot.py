@@ -6,7 +6,7 @@ In a takeover, one instance replaces another, or a standby replaces the primary.
 from collections.abc import Iterator
 from typing import Final
 
-from cdcd.adapters.postgres.inspection import Facts, Wanted
+from cdcd.adapters.postgres.inspection import ServerFacts, ServerWanted
 from cdcd.adapters.postgres.slot import FAILOVER_SINCE, check_slot
 from cdcd.core.engine.startup import gap_hint
 from cdcd.core.errors import CdcdError, PositionError
@@ -20,7 +20,7 @@ RETAINED_BYTES: Final = 1 << 30
 """Bytes of kept WAL above which a slot is behind."""
 
 
-def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_slot_state(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Check the slot, its WAL, and the transactions that its creation would wait for."""
     name = f"slot {wanted.slot}"
     slot = facts.slot
@@ -88,7 +88,7 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-def _replaced(name: str, why: str, wanted: Wanted) -> Finding:
+def _replaced(name: str, why: str, wanted: ServerWanted) -> Finding:
     """Return the finding for an unusable slot, which the next start replaces."""
     hint = gap_hint(heals=wanted.heals, truncate=wanted.truncate)
     what = "heals the topics (snapshot.lost_slot)" if wanted.heals else "reads the tables again"
@@ -101,7 +101,7 @@ def _replaced(name: str, why: str, wanted: Wanted) -> Finding:
     )
 
 
-def check_retention(facts: Facts, _: Wanted) -> Iterator[Finding]:
+def check_retention(facts: ServerFacts, _: ServerWanted) -> Iterator[Finding]:
     """Check how much WAL an outage of cdcd may cost, and when PostgreSQL invalidates the slot because of it."""
     keep = facts.settings["max_slot_wal_keep_size"]
     unlimited = "unlimited: while cdcd or Kafka is away, WAL piles up until the disk is full"
@@ -147,7 +147,7 @@ def _size(count: int) -> str:
     return f"{value:.1f} TB"
 
 
-def check_takeover(facts: Facts, _: Wanted) -> Iterator[Finding]:
+def check_takeover(facts: ServerFacts, _: ServerWanted) -> Iterator[Finding]:
     """Check that a standby can see the active instance's signs of life in pg_stat_activity."""
     tracked = facts.settings.get("track_activities")
     if tracked is not None and tracked.shown == "off":
@@ -161,7 +161,7 @@ def check_takeover(facts: Facts, _: Wanted) -> Iterator[Finding]:
         )
 
 
-def check_failover(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+def check_failover(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Check that the slot can follow to a new primary, which must then have everything that Kafka has."""
     if facts.server_version < FAILOVER_SINCE:
         if wanted.failover:

@@ -31,7 +31,7 @@ Level = Literal["warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PipelineProblem:
     """A problem that an operator should solve.
 
     Attributes:
@@ -46,7 +46,7 @@ class Problem:
     exit_code: int = 0
 
 
-def problems_of(status: PipelineStatus) -> tuple[Problem, ...]:
+def problems_of(status: PipelineStatus) -> tuple[PipelineProblem, ...]:
     """Return all problems: errors first, beginning with the one that determines the exit code."""
     found = [problem for look in _LOOKS for problem in look(status)]
     return tuple(sorted(found, key=lambda problem: problem.level != "error"))
@@ -57,13 +57,13 @@ def exit_code_of(status: PipelineStatus) -> int:
     return next((problem.exit_code for problem in problems_of(status) if problem.level == "error"), 0)
 
 
-def _sides(status: PipelineStatus) -> Iterator[Problem]:
+def _sides(status: PipelineStatus) -> Iterator[PipelineProblem]:
     for code, found in (("postgres.away", status.server), ("kafka.away", status.checkpoint)):
         if isinstance(found, CdcdError):
-            yield Problem(code, "error", found.message, found.hint, found.exit_code)
+            yield PipelineProblem(code, "error", found.message, found.hint, found.exit_code)
 
 
-def _slot(status: PipelineStatus) -> Iterator[Problem]:
+def _slot(status: PipelineStatus) -> Iterator[PipelineProblem]:
     """Find problems of the slot itself, and between the slot and the checkpoint."""
     if isinstance(status.server, CdcdError):
         return
@@ -73,10 +73,10 @@ def _slot(status: PipelineStatus) -> Iterator[Problem]:
             check_slot(slot, status.server.database)
         except CdcdError as error:
             code = "slot.lost" if slot.invalidation_reason else "slot.unusable"
-            yield Problem(code, "error", error.message, error.hint, error.exit_code)
+            yield PipelineProblem(code, "error", error.message, error.hint, error.exit_code)
             return
         if slot.active and status.server.slot_reader not in ("", status.named.pipeline):
-            yield Problem(
+            yield PipelineProblem(
                 "slot.foreign",
                 "error",
                 f"Another program reads slot {slot.name}: {status.server.slot_reader}, process {slot.active_pid}.",
@@ -87,14 +87,14 @@ def _slot(status: PipelineStatus) -> Iterator[Problem]:
             )
     if status.position is not None:
         gap = status.position
-        yield Problem("position", "error", gap.message, gap.hint, gap.exit_code)
+        yield PipelineProblem("position", "error", gap.message, gap.hint, gap.exit_code)
 
 
-def _ignored(status: PipelineStatus) -> Iterator[Problem]:
+def _ignored(status: PipelineStatus) -> Iterator[PipelineProblem]:
     """Find foreign records in the checkpoint topic."""
     ignored = status.ignored
     if ignored is not None:
-        yield Problem(
+        yield PipelineProblem(
             "checkpoint.ignored",
             "warning",
             f"{number(ignored.count, 'record')} of topic {status.named.checkpoint_topic} "
@@ -103,7 +103,7 @@ def _ignored(status: PipelineStatus) -> Iterator[Problem]:
         )
 
 
-def _instances(status: PipelineStatus) -> Iterator[Problem]:
+def _instances(status: PipelineStatus) -> Iterator[PipelineProblem]:
     if isinstance(status.server, CdcdError):
         return
     named, slot, active = status.named, status.server.slot, status.server.active
@@ -120,7 +120,7 @@ def _instances(status: PipelineStatus) -> Iterator[Problem]:
                 else f"; after {size(slot.safe_wal_size)} more it may be lost"
             )
             message += f"{room}."
-        yield Problem(
+        yield PipelineProblem(
             "instance.none",
             "error",
             message,
@@ -128,7 +128,7 @@ def _instances(status: PipelineStatus) -> Iterator[Problem]:
             FOUND,
         )
     elif active is not None and (slot is None or not slot.active) and not _is_reading(status):
-        yield Problem(
+        yield PipelineProblem(
             "instance.idle",
             "error",
             f"The active instance (process {active.pid} of the server{_from(active)}) does not read the slot.",
@@ -144,7 +144,7 @@ def _is_reading(status: PipelineStatus) -> bool:
     )
 
 
-def _publication(status: PipelineStatus) -> Iterator[Problem]:
+def _publication(status: PipelineStatus) -> Iterator[PipelineProblem]:
     if isinstance(status.server, CdcdError):
         return
     found = status.server.publication
@@ -152,7 +152,7 @@ def _publication(status: PipelineStatus) -> Iterator[Problem]:
         # The pipeline has apparently not started yet; its start creates the publication.
         return
     if found is None:
-        yield Problem(
+        yield PipelineProblem(
             "publication.missing",
             "error",
             f"Publication {status.named.publication} is not there: PostgreSQL cannot decode changes without it.",
@@ -160,7 +160,7 @@ def _publication(status: PipelineStatus) -> Iterator[Problem]:
             FOUND,
         )
     elif not found.tables:
-        yield Problem(
+        yield PipelineProblem(
             "publication.empty",
             "warning",
             f"Publication {found.name} has no table, so no change is delivered.",
@@ -168,7 +168,7 @@ def _publication(status: PipelineStatus) -> Iterator[Problem]:
         )
 
 
-def _wal(status: PipelineStatus) -> Iterator[Problem]:
+def _wal(status: PipelineStatus) -> Iterator[PipelineProblem]:
     server, slot = status.server, status.slot
     if (
         isinstance(server, CdcdError)
@@ -179,7 +179,7 @@ def _wal(status: PipelineStatus) -> Iterator[Problem]:
         return
     limit = server.keep_bytes or 0
     if slot.wal_status == "unreserved" or slot.safe_wal_size < limit * ROOM_SHARE_MIN:
-        yield Problem(
+        yield PipelineProblem(
             "slot.endangered",
             "error" if slot.wal_status == "unreserved" else "warning",
             f"Slot {slot.name} may soon be lost: it keeps {size(slot.retained_bytes)} of WAL, and only "
@@ -190,14 +190,14 @@ def _wal(status: PipelineStatus) -> Iterator[Problem]:
         )
 
 
-def _prepared(status: PipelineStatus) -> Iterator[Problem]:
+def _prepared(status: PipelineStatus) -> Iterator[PipelineProblem]:
     if isinstance(status.server, CdcdError):
         return
     limit_s = status.named.prepared_warning_age_s
     for each in status.server.prepared:
         if (status.server.at - each.since).total_seconds() > limit_s:
             gid = literal(each.gid)
-            yield Problem(
+            yield PipelineProblem(
                 "prepared.old",
                 "warning",
                 f"Prepared transaction {each.gid!r} has been undecided for {ago(each.since, status.server.at)}. The "
@@ -207,7 +207,7 @@ def _prepared(status: PipelineStatus) -> Iterator[Problem]:
             )
 
 
-def _aside(status: PipelineStatus) -> Iterator[Problem]:
+def _aside(status: PipelineStatus) -> Iterator[PipelineProblem]:
     tables = [table for table in status.tables() if table.state == "set aside"]
     if not tables:
         return
@@ -215,7 +215,7 @@ def _aside(status: PipelineStatus) -> Iterator[Problem]:
     more = "" if len(tables) <= NAMED_MAX else f" and {len(tables) - NAMED_MAX} more"
     is_one = len(tables) == 1
     name = table_option(tables[0].name) if is_one else "SCHEMA.TABLE"
-    yield Problem(
+    yield PipelineProblem(
         "table.set_aside",
         "error",
         f"{number(len(tables), 'table')} {'is' if is_one else 'are'} set aside, so changes have no records: "
@@ -226,12 +226,12 @@ def _aside(status: PipelineStatus) -> Iterator[Problem]:
     )
 
 
-def _snapshots(status: PipelineStatus) -> Iterator[Problem]:
+def _snapshots(status: PipelineStatus) -> Iterator[PipelineProblem]:
     progress = status.progress
     if progress is None:
         return
     if progress.paused and not progress.is_done:
-        yield Problem(
+        yield PipelineProblem(
             "snapshot.paused",
             "warning",
             f"The snapshot of {number(progress.tables_left, 'table')} is paused.",
@@ -239,7 +239,7 @@ def _snapshots(status: PipelineStatus) -> Iterator[Problem]:
         )
     for outcome in {each.name: each for each in progress.outcomes}.values():
         if outcome.error:
-            yield Problem(
+            yield PipelineProblem(
                 "snapshot.failed",
                 "warning",
                 f"The rows of {outcome.name} are not all delivered: {outcome.error}",
@@ -247,16 +247,16 @@ def _snapshots(status: PipelineStatus) -> Iterator[Problem]:
             )
 
 
-def _daemon_itself(status: PipelineStatus) -> Iterator[Problem]:
+def _daemon_itself(status: PipelineStatus) -> Iterator[PipelineProblem]:
     if status.stranger:
-        yield Problem(
+        yield PipelineProblem(
             "http.foreign",
             "warning",
             f"{status.named.url} answers for another pipeline, {status.stranger}.",
             "Give each pipeline on this machine a port of its own (http.port).",
         )
     if status.numbers is not None and status.numbers.reasons and status.numbers.role == "active":
-        yield Problem(
+        yield PipelineProblem(
             "daemon.unready",
             "warning",
             f"The daemon is not ready: {'; '.join(status.numbers.reasons)}.",
@@ -264,7 +264,7 @@ def _daemon_itself(status: PipelineStatus) -> Iterator[Problem]:
         )
 
 
-_LOOKS: Final[tuple[Callable[[PipelineStatus], Iterator[Problem]], ...]] = (
+_LOOKS: Final[tuple[Callable[[PipelineStatus], Iterator[PipelineProblem]], ...]] = (
     _slot,
     _ignored,
     _sides,

@@ -33,7 +33,7 @@ from cdcd.tools.operations.sides import connect_to, peek
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class StatusNumbers:
     """Figures from the daemon. None: the daemon does not know it yet.
 
     Attributes:
@@ -120,7 +120,7 @@ class PipelineStatus:
     server: PipelineState | CdcdError
     checkpoint: Checkpoint | CdcdError | None
     position: CdcdError | None = None
-    numbers: Numbers | None = None
+    numbers: StatusNumbers | None = None
     stranger: str = ""
     selection: TableSelection = field(default_factory=TableSelection)
     ignored: Ignored | None = None
@@ -351,11 +351,11 @@ async def _position(config: Config, found: Checkpoint, confirmed: int | None) ->
     return None
 
 
-def ask_daemon(config: Config, url: str = "") -> tuple[Numbers | None, str]:
+def ask_daemon(config: Config, url: str = "") -> tuple[StatusNumbers | None, str]:
     """Return the daemon's figures, and the name of another pipeline if that one answers."""
     found = status_of(config, url, all_tables=True)
     if found is None:
         return None, ""
     if found["pipeline"] != config.name:
         return None, found["pipeline"]
-    return Numbers.of(found), ""
+    return StatusNumbers.of(found), ""

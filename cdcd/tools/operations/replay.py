@@ -16,7 +16,7 @@ from cdcd.adapters.recording.redacted_values import ColumnModes
 from cdcd.adapters.recording.redaction import Redaction
 from cdcd.adapters.recording.replay import Adapt, Replay, as_recorded
 from cdcd.adapters.recording.segments import (
-    Place,
+    RecordedPlace,
     Segment,
     Tear,
     events_by_segment,
@@ -52,8 +52,8 @@ TRANSACTION_S: Final = 60.0
 class Range:
     """The wanted part of a recording; None: from its beginning, or to its end."""
 
-    begin: Place | None = None
-    end: Place | None = None
+    begin: RecordedPlace | None = None
+    end: RecordedPlace | None = None
 
     def segments(self, folder: Path) -> list[Segment]:
         """Return the segments to read. RecordingError: there is no segment, or the recording begins later."""
@@ -68,14 +68,14 @@ class Range:
         return found[seek(found, lsn=begin.lsn, unix_us=begin.unix_us) :]
 
 
-def parse_place(text: str, option: str) -> Place:
+def parse_place(text: str, option: str) -> RecordedPlace:
     """Read an LSN (`0/16B3748`) or a time in ISO 8601, which is UTC without an offset.
 
     ConfigError: the text is neither.
     """
     if "/" in text:
         try:
-            return Place(lsn=int(Lsn.parse(text)))
+            return RecordedPlace(lsn=int(Lsn.parse(text)))
         except (ValueError, ProtocolError):
             pass
     else:
@@ -85,7 +85,7 @@ def parse_place(text: str, option: str) -> Place:
             pass
         else:
             when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-            return Place(unix_us=round(when.timestamp() * 1e6))
+            return RecordedPlace(unix_us=round(when.timestamp() * 1e6))
     raise ConfigError(
         f"{option}: {text!r} is neither an LSN nor a time.",
         hint=f"{option} 0/16B3748, or {option} 2026-03-01T12:00:00Z.",

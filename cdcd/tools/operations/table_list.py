@@ -8,7 +8,7 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.pasted import cdcd, on_table, table_option
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.telemetry.terminal_text import cut, number, plain, size, wrapped
-from cdcd.tools.operations.pipeline_problems import ASIDE, Problem, problems_of
+from cdcd.tools.operations.pipeline_problems import ASIDE, PipelineProblem, problems_of
 from cdcd.tools.operations.pipeline_status import PipelineStatus, TableState
 
 TABLES_MAX: Final = 50
@@ -93,7 +93,7 @@ def table_lines(status: PipelineStatus, width: int = 0, *, all_tables: bool = Fa
         yield f"and {number(len(tables) - len(shown), 'table')} more; --all shows them"
 
 
-def _problems(status: PipelineStatus) -> list[Problem]:
+def _problems(status: PipelineStatus) -> list[PipelineProblem]:
     """Return the sides that did not answer, without which the list is not complete."""
     return [each for each in problems_of(status) if each.code in ("postgres.away", "kafka.away")]
 

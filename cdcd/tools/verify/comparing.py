@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from cdcd.tools.verify.columns import Columns
 from cdcd.tools.verify.folding import TableFold, shown_key
-from cdcd.tools.verify.row_store import ELSEWHERE, FOREIGN, MOVED, Seen, Stored, Tally
+from cdcd.tools.verify.row_store import ELSEWHERE, FOREIGN, MOVED, RowsSeen, RowTally, Stored
 from cdcd.tools.verify.values import (
     NULL,
     UNSENT,
@@ -70,7 +70,7 @@ class SourceRow(NamedTuple):
 
 
 @dataclass(slots=True)
-class Outcome:
+class ComparedOutcome:
     """Result of a table's comparison.
 
     Attributes:
@@ -110,7 +110,7 @@ class TableComparison:
     """
 
     def __init__(self, fold: TableFold, columns: Columns) -> None:
-        self.outcome = Outcome()
+        self.outcome = ComparedOutcome()
         self._fold = fold
         self._columns = columns
         self._rows_gone = ""
@@ -119,8 +119,8 @@ class TableComparison:
         self._wanted: frozenset[int] = frozenset()
         self._has_key = bool(columns.key)
         self._is_sample = False
-        self._seen: Seen = fold.store.seen(fold.number)
-        self._tally: Tally = fold.store.tally(fold.number)
+        self._seen: RowsSeen = fold.store.seen(fold.number)
+        self._tally: RowTally = fold.store.tally(fold.number)
 
     def close(self) -> None:
         """Remove the stored rows. Idempotent."""
@@ -197,7 +197,7 @@ class TableComparison:
                 self._seen.add(key, row.key, row.sql, packed)
             self.outcome.source_rows += self._is_sample
 
-    def end(self) -> Outcome:
+    def end(self) -> ComparedOutcome:
         """Compare the rows of the differing ranges, after every row was passed to `look_at`."""
         if self._is_sample:
             # `ranges`, which otherwise settles the fold, was not called.

@@ -36,7 +36,7 @@ class NotDeliveredError(TransientError):
     exit_code = 9
 
 
-class Delivery:
+class TopicDelivery:
     """Waits for the deliveries of a pipeline.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.signals import WHERE_MAX
 from cdcd.telemetry.terminal_text import cut, number, plain
-from cdcd.tools.verify.comparing import DIFFERS, ColumnDifference, Outcome, RowDifference
+from cdcd.tools.verify.comparing import DIFFERS, ColumnDifference, ComparedOutcome, RowDifference
 from cdcd.tools.verify.folding import Fault
 
 EQUAL: Final = "equal"
@@ -46,7 +46,7 @@ class TableReport:
     topic: str
     lsn: int
     records: int
-    outcome: Outcome
+    outcome: ComparedOutcome
     limits: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     faults_in_all: int = 0
@@ -65,7 +65,7 @@ class TableReport:
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """Result for all tables. `lsn` is the lowest LSN at which a table was compared."""
 
     pipeline: str
@@ -91,7 +91,7 @@ class Report:
         return sum(table.differences for table in self.tables)
 
 
-def lines(report: Report, *, shown: int, values: bool) -> Iterator[str]:
+def lines(report: VerifyReport, *, shown: int, values: bool) -> Iterator[str]:
     """Yield the lines of the report for people.
 
     Args:
@@ -154,7 +154,7 @@ def _wrapped(text: str, indent: int) -> Iterator[str]:
     )
 
 
-def _summary(report: Report) -> str:
+def _summary(report: VerifyReport) -> str:
     if report.verdict == EQUAL:
         return f"equal: {number(len(report.tables), 'table')} at {Lsn(report.lsn)}"
     if report.verdict == PARTIAL:
@@ -163,7 +163,7 @@ def _summary(report: Report) -> str:
     return f"differs: {number(report.differences, 'difference')} in {number(tables, 'table')}"
 
 
-def as_object(report: Report, *, shown: int, values: bool) -> dict[str, Any]:
+def as_object(report: VerifyReport, *, shown: int, values: bool) -> dict[str, Any]:
     """Return the report as an object for programs."""
     return {
         "pipeline": report.pipeline,
@@ -235,7 +235,7 @@ def conditions(rows: Sequence[str]) -> list[str]:
     return found
 
 
-def requests(report: Report) -> Iterator[tuple[str, str]]:
+def requests(report: VerifyReport) -> Iterator[tuple[str, str]]:
     """Yield tables to request, each with a condition; "" for the whole table."""
     for table in report.tables:
         if table.outcome.is_counted and table.outcome.differing:
@@ -251,7 +251,7 @@ def requests(report: Report) -> Iterator[tuple[str, str]]:
             yield table.name, ""
 
 
-def not_repairable(report: Report) -> Iterator[str]:
+def not_repairable(report: VerifyReport) -> Iterator[str]:
     """Yield sentences about differences that no request repairs, and what would repair them."""
     for table in report.tables:
         yield from _of_table(table)

@@ -243,7 +243,7 @@ class RowStore:
         self._live[table] = live
 
     def beside(
-        self, table: int, fill: Fill, after: Place, seen: "Seen", first_bytes: Collection[int]
+        self, table: int, fill: Fill, after: Place, seen: "RowsSeen", first_bytes: Collection[int]
     ) -> Iterator[tuple[Rows, Iterator[tuple[bytes, bytes, str, bytes]]]]:
         """Yield rows of the topics and of the source, one part at a time; a key has both rows in the same part.
 
@@ -265,13 +265,13 @@ class RowStore:
                     places.add((lsn, serial, half))
                     yield Loose(lsn, serial, half, sign, shape, packed)
 
-    def seen(self, table: int) -> "Seen":
+    def seen(self, table: int) -> "RowsSeen":
         """Return a store for rows of the source. The caller owes its `close`."""
-        return Seen(self._folder, table)
+        return RowsSeen(self._folder, table)
 
-    def tally(self, table: int) -> "Tally":
+    def tally(self, table: int) -> "RowTally":
         """Return a counter of rows without a key. The caller owes its `close`."""
-        return Tally(self._folder, table)
+        return RowTally(self._folder, table)
 
     def _applied(self, table: int, chunks: Chunks, fill: Fill, *, keep: bool = False) -> Rows:
         """Apply the changes of some keys in order, and return the remaining rows.
@@ -298,7 +298,7 @@ class RowStore:
         return rows
 
 
-class Seen:
+class RowsSeen:
     """Rows of the source, with the SQL conditions that select them."""
 
     def __init__(self, folder: Path, table: int) -> None:
@@ -323,7 +323,7 @@ class Seen:
             yield key, rest[:named], condition, rest[named + found :]
 
 
-class Tally:
+class RowTally:
     """Number of rows with the same values in the source, and in the topics."""
 
     def __init__(self, folder: Path, table: int) -> None:

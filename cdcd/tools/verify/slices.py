@@ -7,7 +7,7 @@ slice has as many tables as can be read in the interval at the allowed rate, but
 from collections.abc import Mapping
 
 from cdcd.telemetry.verify import VerifyTelemetry
-from cdcd.tools.verify.report import PARTIAL, Report
+from cdcd.tools.verify.report import PARTIAL, VerifyReport
 
 
 class Slices:
@@ -48,7 +48,7 @@ class Told:
         self._numbers = numbers
         self._faults: dict[str, int] = {}
 
-    def tell(self, report: Report, now: float) -> None:
+    def tell(self, report: VerifyReport, now: float) -> None:
         """Report the result of a slice. `now` is in Unix seconds."""
         for table in report.tables:
             faults = table.faults_in_all - self._faults.get(table.name, 0)

@@ -40,11 +40,11 @@ from cdcd.daemon.settings import require_json
 from cdcd.telemetry.terminal_text import number
 from cdcd.tools.operations.sides import bound_columns
 from cdcd.tools.verify.columns import Columns, TopicDescriptions
-from cdcd.tools.verify.comparing import Outcome, SourceRow, TableComparison
+from cdcd.tools.verify.comparing import ComparedOutcome, SourceRow, TableComparison
 from cdcd.tools.verify.delivery import (
     ANSWER_S,
-    Delivery,
     Notice,
+    TopicDelivery,
     check_records,
     chosen,
     stopped,
@@ -54,7 +54,7 @@ from cdcd.tools.verify.delivery import (
 from cdcd.tools.verify.folding import FoldSettings, TableFold
 from cdcd.tools.verify.partition import TopicRecord
 from cdcd.tools.verify.record_parsing import NotARecordError, cut
-from cdcd.tools.verify.report import Report, TableReport
+from cdcd.tools.verify.report import TableReport, VerifyReport
 from cdcd.tools.verify.row_store import RowStore
 from cdcd.tools.verify.snapshot_visibility import Sight
 from cdcd.tools.verify.source import ReadersAtSnapshot, SourceRows, left_out
@@ -111,7 +111,7 @@ class TopicsTarget:
         )
         self._client, _ = client.split(*access(config.kafka))
         self._admin = Admin(self._client, ANSWER_S)
-        self._delivery = Delivery(config, self._client, options.timeout_s, notice)
+        self._delivery = TopicDelivery(config, self._client, options.timeout_s, notice)
         self._bindings = bound_columns(config)
         group = f"{config.name}-verify"
         self._reader = BoundedReader(self._client, group)
@@ -129,7 +129,7 @@ class TopicsTarget:
         self._reader.close()
         self._store.close()
 
-    async def verify(self, choose: Choose | None = None) -> Report:
+    async def verify(self, choose: Choose | None = None) -> VerifyReport:
         """Compare all tables once, or the tables that `choose` returns.
 
         Args:
@@ -161,7 +161,7 @@ class TopicsTarget:
         ]
         reports = [done[name] for name in sorted(done)]
         lsn = min((each.lsn for each in reports), default=lsn)
-        return Report(self._config.name, "topics", lsn, reports, limits)
+        return VerifyReport(self._config.name, "topics", lsn, reports, limits)
 
     async def _fold_first(self, choose: Choose | None) -> Collection[str]:
         """Fold what an earlier snapshot sees, so that the final snapshot is kept for a shorter time.
@@ -375,7 +375,7 @@ class TopicsTarget:
         if aside := stopped(checkpoint, table.source.oid, table.source.name):
             limits.append(aside)
         if limits:
-            return TableReport(table.source.name, form.topic, lsn, fold.records, Outcome(), limits)
+            return TableReport(table.source.name, form.topic, lsn, fold.records, ComparedOutcome(), limits)
         comparison.excuse(
             rows_gone=self._rows_gone.get(form.topic, "")
             or unread(checkpoint, table)

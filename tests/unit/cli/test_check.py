@@ -7,7 +7,7 @@ from cdcd.cli.__main__ import main
 from cdcd.cli.check import lines
 from cdcd.telemetry.findings import Finding
 from cdcd.tools.checks import run as preflight
-from cdcd.tools.checks.run import Report
+from cdcd.tools.checks.run import CheckReport
 
 MINIMAL = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
 KEYLESS = Finding(
@@ -17,7 +17,7 @@ KEYLESS = Finding(
     "REPLICA IDENTITY NOTHING",
     "ALTER TABLE ... REPLICA IDENTITY FULL",
 )
-REPORT = Report((Finding("ok", "wal.level", "wal_level", "logical"), KEYLESS), 10)
+REPORT = CheckReport((Finding("ok", "wal.level", "wal_level", "logical"), KEYLESS), 10)
 
 
 @pytest.fixture

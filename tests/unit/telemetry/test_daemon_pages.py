@@ -13,7 +13,7 @@ from cdcd.core.snapshot.outcomes import Outcome
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import TableTask
 from cdcd.telemetry.daemon_pages import READING_MAX, TABLES_MAX, daemon_routes, daemon_status, serve_http
-from cdcd.telemetry.http import Request, Route
+from cdcd.telemetry.http import HttpRequest, HttpRoute
 from cdcd.telemetry.state import ActiveElsewhere, Aside, Telemetry
 from cdcd.telemetry.throughput import Throughput
 from tests.unit.telemetry.status_examples import busy, keys, status_of
@@ -197,9 +197,9 @@ CONFIG = parse_config(
 )
 
 
-def asked(route: Route, query: str = "") -> bytes:
+def asked(route: HttpRoute, query: str = "") -> bytes:
     assert route.get is not None
-    return route.get(Request(query, {})).body
+    return route.get(HttpRequest(query, {})).body
 
 
 @pytest.fixture

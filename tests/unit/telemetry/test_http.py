@@ -22,10 +22,10 @@ from cdcd.telemetry.http import (
     CONNECTIONS_MAX,
     KINDS_MAX,
     LOOK_S,
+    HttpRoute,
     HttpServer,
     Kept,
     Reply,
-    Route,
     Routes,
     Tls,
 )
@@ -311,7 +311,7 @@ def test_a_connection_ends_after_its_time_whatever_it_does(telemetry, monkeypatc
 def test_a_client_that_reads_nothing_is_let_go(monkeypatch):
     # Long enough that a busy machine begins to answer before.
     monkeypatch.setattr("cdcd.telemetry.tornado_server.CONNECTION_S_MAX", 3.0)
-    large = Route(get=lambda _: Reply(200, "text/plain", b"x" * 20_000_000))
+    large = HttpRoute(get=lambda _: Reply(200, "text/plain", b"x" * 20_000_000))
     with HttpServer(HTTP, {"/": large}) as server:
         connection = socket.create_connection(("127.0.0.1", server.port))
         connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -374,7 +374,7 @@ def test_a_route_that_fails_shows_nothing_of_it(telemetry):
     def fail(_: object) -> Reply:
         raise RuntimeError("secret")
 
-    with HttpServer(HTTP, {"/": Route(get=fail)}) as server:
+    with HttpServer(HTTP, {"/": HttpRoute(get=fail)}) as server:
         status, _, body = request(server, "/")
     assert (status, body) == (500, b"cdcd failed; its log says why.\n")
 

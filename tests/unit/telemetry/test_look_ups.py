@@ -8,9 +8,9 @@ from cdcd.config.loading import Config, parse_config
 from cdcd.core.errors import SinkUnavailableError
 from cdcd.telemetry.daemon_pages import daemon_routes
 from cdcd.telemetry.findings import Finding
-from cdcd.telemetry.html_look_ups import LastRecord, Looked
-from cdcd.telemetry.http import Reply, Request
-from cdcd.telemetry.look_ups import CHECK_S, KEPT_MAX, SHARE_MAX, LookUp, Tools
+from cdcd.telemetry.html_look_ups import LastRecord, ShownLookUp
+from cdcd.telemetry.http import HttpRequest, Reply
+from cdcd.telemetry.look_ups import CHECK_S, KEPT_MAX, SHARE_MAX, PageLookUp, Tools
 from tests.unit.telemetry.status_examples import HOSTILE, busy
 
 CONFIG = parse_config("name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'b:1'}\n", {})
@@ -22,7 +22,7 @@ FINDINGS = (
 RECORD = LastRecord(f"shop.{HOSTILE}", 2, 1234, "UPDATE", 0x16B3748, 1_790_000_000_250, 2_048)
 
 
-def ended(look_up: LookUp[str, str], kind: str = "") -> Looked[str]:
+def ended(look_up: PageLookUp[str, str], kind: str = "") -> ShownLookUp[str]:
     """What the look-up that runs now finds."""
     look_up(kind)
     assert look_up._thread is not None
@@ -30,7 +30,7 @@ def ended(look_up: LookUp[str, str], kind: str = "") -> Looked[str]:
     return look_up.last(kind)
 
 
-def fresh(look_up: LookUp[str, str]) -> None:
+def fresh(look_up: PageLookUp[str, str]) -> None:
     """As if the rest of the work had been over for long."""
     look_up._free_at = 0.0
 
@@ -43,8 +43,8 @@ def test_a_request_does_not_wait_and_many_requests_make_one_look_up():
         assert go.wait(10.0)
         return "found"
 
-    look_up = LookUp(make, 600.0)
-    assert [look_up("") for _ in range(50)] == [Looked()] * 50
+    look_up = PageLookUp(make, 600.0)
+    assert [look_up("") for _ in range(50)] == [ShownLookUp()] * 50
     go.set()
     assert ended(look_up).answer == "found"
     fresh(look_up)
@@ -60,9 +60,9 @@ def test_one_kind_is_looked_up_at_a_time_and_the_thread_rests_for_the_rest_of_it
         time.sleep(0.05)
         return kind
 
-    look_up = LookUp(make, 600.0)
+    look_up = PageLookUp(make, 600.0)
     assert ended(look_up, "a").answer == "a"
-    assert look_up("b") == Looked()
+    assert look_up("b") == ShownLookUp()
     assert made == ["a"]
     assert look_up._free_at - time.monotonic() > 0.04 * (1 / SHARE_MAX - 1)
     fresh(look_up)
@@ -77,7 +77,7 @@ def test_an_answer_that_is_old_is_shown_until_the_next_one_is_there():
         assert found == "first" or go.wait(10.0)
         return found
 
-    look_up = LookUp(make, 0.0)
+    look_up = PageLookUp(make, 0.0)
     assert ended(look_up).answer == "first"
     fresh(look_up)
     assert look_up("").answer == "first"
@@ -91,7 +91,7 @@ def test_an_error_is_told_with_its_hint_and_a_defect_without_its_text():
     def refused(_: str) -> str:
         raise SinkUnavailableError("Kafka at b:1 does not answer.", hint="Check that the broker runs.")
 
-    found = ended(LookUp(refused, 600.0))
+    found = ended(PageLookUp(refused, 600.0))
     assert (found.answer, found.error, found.hint) == (
         None,
         "Kafka at b:1 does not answer.",
@@ -101,18 +101,18 @@ def test_an_error_is_told_with_its_hint_and_a_defect_without_its_text():
     def broken(_: str) -> str:
         raise KeyError("a value of a row")
 
-    found = ended(LookUp(broken, 600.0))
+    found = ended(PageLookUp(broken, 600.0))
     assert found.error == "cdcd could not look this up, because of a bug in cdcd (KeyError)."
     assert "value of a row" not in found.error + found.hint
 
 
 def test_a_few_answers_are_kept():
-    look_up: LookUp[str, str] = LookUp(lambda kind: kind, 600.0)
+    look_up: PageLookUp[str, str] = PageLookUp(lambda kind: kind, 600.0)
     for number in range(2 * KEPT_MAX):
         fresh(look_up)
         assert ended(look_up, str(number)).answer == str(number)
     assert len(look_up._answers) == len(look_up._made_at) == KEPT_MAX
-    assert look_up.last("0") == Looked()
+    assert look_up.last("0") == ShownLookUp()
 
 
 def served(path: str, query: str = "") -> Reply:
@@ -122,7 +122,7 @@ def served(path: str, query: str = "") -> Reply:
     assert route.get is not None
     deadline = time.monotonic() + 10.0
     while True:
-        reply = route.get(Request(query, {}))
+        reply = route.get(HttpRequest(query, {}))
         waits = b"run now" in reply.body or b"being looked up" in reply.body or b'"at": null' in reply.body
         if not waits or time.monotonic() > deadline:
             return reply
@@ -174,7 +174,7 @@ def test_only_tables_of_the_list_are_looked_up(query: str):
     tools = Tools(lambda _: FINDINGS, records)
     route = daemon_routes(lambda: CONFIG, busy(), tools=tools)["/records"]
     assert route.get is not None
-    assert route.get(Request(query, {})).status == 404
+    assert route.get(HttpRequest(query, {})).status == 404
     assert not looked
 
 
@@ -190,7 +190,7 @@ def test_the_pipelines_page_shows_checks_only_while_the_instance_streams_and_lin
     telemetry.streaming = False
     route = daemon_routes(lambda: CONFIG, telemetry, tools=tools)["/"]
     assert route.get is not None
-    page = route.get(Request("", {})).body.decode()
+    page = route.get(HttpRequest("", {})).body.decode()
     assert "The checks have not run yet." in page
     assert '<a href="/records?table=public.orders">' in page
     assert not checks
@@ -201,6 +201,6 @@ def test_without_tools_nothing_is_served_and_no_link_leads_to_it():
     routes = daemon_routes(lambda: CONFIG, busy())
     assert not {"/check", "/records", "/v1/check", "/v1/records"} & routes.keys()
     assert routes["/"].get is not None
-    page = routes["/"].get(Request("", {})).body.decode()
+    page = routes["/"].get(HttpRequest("", {})).body.decode()
     assert "/records" not in page
     assert "/check" not in page

@@ -1,4 +1,4 @@
-from cdcd.telemetry.throughput import LOOK_S, MINUTES, QUARTERS, Delays, Throughput, Totals
+from cdcd.telemetry.throughput import LOOK_S, MINUTES, QUARTERS, DelayTimes, Throughput, Totals
 
 HOUR = 3600.0 * 1000
 
@@ -26,8 +26,10 @@ def test_a_day_has_quarters_of_an_hour_with_the_largest_lag_and_the_mean_delay()
     found = Throughput()
     for second in range(0, 2000, 10):
         lag = 7.0 if second == 100 else 1.0
-        found.look(second, HOUR + second, totals(second), {}, lag_s=lag, delays=Delays(second, second * 0.25))
-    day = found.day(HOUR + 1990, totals(1990), Delays(1990, 1990 * 0.25))
+        found.look(
+            second, HOUR + second, totals(second), {}, lag_s=lag, delays=DelayTimes(second, second * 0.25)
+        )
+    day = found.day(HOUR + 1990, totals(1990), DelayTimes(1990, 1990 * 0.25))
     assert len(day) == QUARTERS
     first, middle, last = day[-3:]
     assert (first.at, first.lag_s, middle.lag_s) == (int(HOUR), 7.0, 1.0)

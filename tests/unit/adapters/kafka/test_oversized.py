@@ -16,8 +16,8 @@ from cdcd.adapters.kafka.oversized import (
     Fitting,
     FlushFirstError,
     Oversized,
+    OversizedRecord,
     SizeLimits,
-    TooLarge,
 )
 from cdcd.adapters.kafka.producer import BATCH_SIZE, SinkSettings
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
@@ -28,7 +28,7 @@ from cdcd.core.retry import Delays
 from cdcd.core.transactions.position import Position
 
 VALUE = b"v" * 1000
-REFUSED = {TooLarge.of("t", b"k", VALUE)}
+REFUSED = {OversizedRecord.of("t", b"k", VALUE)}
 
 
 def batch() -> Batch:
@@ -58,7 +58,7 @@ def test_a_claim_check_stands_in_for_the_record_in_its_place(tmp_path: Path):
     assert told == [("t", 1000, claim["file"])]
     assert one.records[0] == batch().records[0]
     assert one.records[2:] == batch().records[2:]
-    assert not policy.replace(one, {TooLarge.of("t", b"k", value)}), "it has no smaller form"
+    assert not policy.replace(one, {OversizedRecord.of("t", b"k", value)}), "it has no smaller form"
 
 
 def test_a_dead_letter_is_the_record_elsewhere():
@@ -75,7 +75,7 @@ def test_a_dead_letter_is_the_record_elsewhere():
 def test_nothing_is_replaced_under_the_policy_fail_or_without_a_match():
     one = batch()
     assert not Oversized("fail").replace(one, REFUSED)
-    assert not Oversized("dead_letter", "dead").replace(one, {TooLarge.of("t", b"k", b"w" * 1000)})
+    assert not Oversized("dead_letter", "dead").replace(one, {OversizedRecord.of("t", b"k", b"w" * 1000)})
     assert one == batch()
 
 
@@ -111,7 +111,7 @@ def replaced(policy: Oversized, record: Record) -> Record | None:
         topic, key, value, _ = one.records[0]
         if value is None:
             return one.records[0]
-        if not policy.takes(topic, value) or not policy.replace(one, {TooLarge.of(topic, key, value)}):
+        if not policy.takes(topic, value) or not policy.replace(one, {OversizedRecord.of(topic, key, value)}):
             return None
     raise AssertionError("it is replaced again and again")
 
@@ -189,7 +189,7 @@ def test_a_record_that_is_too_large_by_itself_is_replaced_when_all_is_sent_again
     limits = SizeLimits()
     fitting = Fitting(settings(), dead_letter(), limits)
     assert fitting.learn(failed(), [batch_of_batch_sizing(b"x"), batch_of_batch_sizing(b"y", LARGE)]) is None
-    assert limits == SizeLimits(None, {TooLarge.of("t", b"k", LARGE)})
+    assert limits == SizeLimits(None, {OversizedRecord.of("t", b"k", LARGE)})
     # THEN another sink of the process, for which the same bytes come again, replaces it before it is sent.
     again = batch_of_batch_sizing(b"y", LARGE)
     Fitting(settings(), dead_letter(), limits).prepare(again)
@@ -201,7 +201,7 @@ def test_a_record_that_is_too_large_by_itself_is_replaced_when_all_is_sent_again
 def test_one_record_in_a_request_names_the_record():
     limits = SizeLimits(batch_size=0)
     assert Fitting(settings(), dead_letter(), limits).learn(failed(b"small"), []) is None
-    assert limits.records == {TooLarge.of("t", b"k", b"small")}
+    assert limits.records == {OversizedRecord.of("t", b"k", b"small")}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from cdcd.adapters.kafka.transaction_state import (
     DELIVER,
     EXACTLY_ONCE,
     Action,
-    End,
+    CallEnd,
     Event,
     State,
     Step,
@@ -196,7 +196,7 @@ def test_a_cell_keeps_the_rules(cell: tuple[str, State, Event, State, Action]):
             Step.PAUSE in action.steps or after.name.startswith(("HELD", "RE"))
         )
     # Whoever raises has no producer, and whoever has no producer raised or closed.
-    assert (Step.DISCARD in action.steps) or action.end in {None, End.RETURN}
+    assert (Step.DISCARD in action.steps) or action.end in {None, CallEnd.RETURN}
     # A new producer fences before it sends, and its ownership is proven before it fences.
     if Step.CREATE in action.steps:
         assert action.steps.index(Step.PROVE) < action.steps.index(Step.CREATE)
@@ -223,7 +223,7 @@ def test_both_tables_together_use_every_state_event_and_step():
     assert {key[0] for key, _ in merged} == set(State)
     assert {key[1] for key, _ in merged} == set(Event)
     assert {step for _, (_, action) in merged for step in action.steps} == set(Step)
-    assert {action.end for _, (_, action) in merged} - {None} == set(End)
+    assert {action.end for _, (_, action) in merged} - {None} == set(CallEnd)
 
 
 def test_what_is_outside_the_table_is_a_bug():
@@ -242,7 +242,7 @@ def test_the_module_is_pure():
 def ready(table: Transitions, found: Checkpoint | None = BEFORE) -> TransactionState:
     state = TransactionState(table)
     state.open()
-    assert state.done(found).end is End.RETURN
+    assert state.done(found).end is CallEnd.RETURN
     assert state.committed == found
     return state
 
@@ -251,22 +251,24 @@ def test_a_batch_is_delivered():
     state = ready(EXACTLY_ONCE)
     action = state.deliver(OURS, closes=True)
     assert action.steps[-1] is Step.COMMIT
-    assert state.done().end is End.RETURN
+    assert state.done().end is CallEnd.RETURN
     assert state.committed == OURS
 
 
 @pytest.mark.parametrize(
     ("found", "end", "after"),
     [
-        (OURS, End.RETURN, State.READY),
+        (OURS, CallEnd.RETURN, State.READY),
         (BEFORE, None, State.WHOLE),
-        (ANOTHER, End.CHANGED, State.CLOSED),
-        (None, End.CHANGED, State.CLOSED),
-        (LATER_EPOCH, End.SUPERSEDED, State.CLOSED),
+        (ANOTHER, CallEnd.CHANGED, State.CLOSED),
+        (None, CallEnd.CHANGED, State.CLOSED),
+        (LATER_EPOCH, CallEnd.SUPERSEDED, State.CLOSED),
     ],
     ids=["delivered", "unchanged", "changed", "gone", "superseded"],
 )
-def test_the_checkpoint_that_is_read_back_decides(found: Checkpoint | None, end: End | None, after: State):
+def test_the_checkpoint_that_is_read_back_decides(
+    found: Checkpoint | None, end: CallEnd | None, after: State
+):
     state = ready(EXACTLY_ONCE)
     state.deliver(OURS, closes=True)
     assert state.failed(Event.SILENT).steps[-1] is Step.READ
@@ -315,7 +317,7 @@ def test_a_part_is_no_checkpoint():
     state = ready(EXACTLY_ONCE)
     for _ in range(3):
         assert Step.NOTE not in state.deliver(OURS, closes=False).steps
-        assert state.done().end is End.RETURN
+        assert state.done().end is CallEnd.RETURN
         assert state.committed == BEFORE
     assert Step.NOTE in state.deliver(OURS, closes=True).steps
     state.done()
@@ -338,14 +340,14 @@ def test_behind_a_part_that_was_let_go_nothing_is_sent_again(event: Event, close
     state.done()
     state.deliver(OURS, closes=closes)
     action = state.failed(event)
-    assert action.end is End.START_OVER
+    assert action.end is CallEnd.START_OVER
     assert action.steps[-1] is Step.DISCARD
 
 
 def test_at_least_once_nothing_is_open_behind_a_part():
     state = ready(AT_LEAST_ONCE)
     state.deliver(OURS, closes=False)
-    assert state.done().end is End.RETURN
+    assert state.done().end is CallEnd.RETURN
     assert state.state is State.READY
     state.deliver(OURS, closes=False)
     state.failed(Event.FAILED)
@@ -363,7 +365,7 @@ def test_at_least_once_keeps_a_producer_that_is_not_answered():
     state.failed(Event.SILENT)
     waits = state.done(BEFORE)
     assert waits.steps == (Step.FLUSH,), "the checkpoint record is with the producer already"
-    assert state.done().end is End.RETURN
+    assert state.done().end is CallEnd.RETURN
     assert state.committed == OURS
 
 
@@ -385,10 +387,10 @@ def test_a_failure_is_one_event(failure, given: dict[str, bool], event: Event):
 
 def test_how_a_call_ends_says_what_is_raised():
     failure = SinkError("no such topic", hint="Create it.")
-    assert error_of(End.RAISE, failure) is failure
-    assert isinstance(error_of(End.SUPERSEDED, None), FencedError)
-    assert isinstance(error_of(End.CHANGED, None), TransientError)
-    over = error_of(End.START_OVER, failure)
+    assert error_of(CallEnd.RAISE, failure) is failure
+    assert isinstance(error_of(CallEnd.SUPERSEDED, None), FencedError)
+    assert isinstance(error_of(CallEnd.CHANGED, None), TransientError)
+    over = error_of(CallEnd.START_OVER, failure)
     assert isinstance(over, TransientError)
     assert "no such topic" in over.message
     assert "Create it." in over.hint

@@ -8,7 +8,7 @@ import pytest
 from cdcd.adapters.postgres.following import (
     PASTED_MAX,
     Desired,
-    Differences,
+    PublicationDifferences,
     alteration,
     compare,
     pasted,
@@ -39,7 +39,7 @@ TABLES = [
 
 def found(desired: Desired, published: list[int]) -> tuple[list[str], list[str], tuple[str, ...]]:
     listed = [each.table for each in TABLES if each.table.oid in published]
-    differences: Differences = compare(desired, TABLES, listed)
+    differences: PublicationDifferences = compare(desired, TABLES, listed)
     return (
         [each.qualified for each in differences.lacking],
         [each.qualified for each in differences.extra],

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.core.catalog import binary
-from cdcd.core.catalog.binary import Fields
+from cdcd.core.catalog.binary import BinaryFields
 from cdcd.core.records.debezium_json.literals import binary_array_json
 
 
@@ -182,7 +182,7 @@ def test_a_fixed_form_has_its_length(read):
 
 
 def test_fields_are_read_one_after_the_other():
-    fields = Fields(
+    fields = BinaryFields(
         b"\xff\xfe\xff\xfe" + b"\0\0\0\2ab" + b"\xff\xff\xff\xff" + b"gr\xc3\xb6\xc3\x9fe\0" + b"rest"
     )
     assert (fields.integer(2), fields.unsigned(2)) == (-2, 65534)
@@ -193,20 +193,20 @@ def test_fields_are_read_one_after_the_other():
 
 
 def test_what_ends_too_early_is_refused():
-    for read in (Fields.unsigned, Fields.integer):
+    for read in (BinaryFields.unsigned, BinaryFields.integer):
         with pytest.raises(ValueError, match="after the value"):
-            read(Fields(b"\1\1"), 4)
-    for read_whole in (Fields.value, Fields.string):
+            read(BinaryFields(b"\1\1"), 4)
+    for read_whole in (BinaryFields.value, BinaryFields.string):
         with pytest.raises(ValueError, match=r"."):
-            read_whole(Fields(b"\1\1"))
+            read_whole(BinaryFields(b"\1\1"))
     with pytest.raises(ValueError, match="after the value"):
-        Fields(b"\0\0\0\2a").value()
+        BinaryFields(b"\0\0\0\2a").value()
     with pytest.raises(ValueError, match="after the value"):
-        Fields(b"\xff\xff\xff\xfe").value()
+        BinaryFields(b"\xff\xff\xff\xfe").value()
 
 
 def test_what_is_left_over_is_refused():
-    fields = Fields(b"\0\0")
+    fields = BinaryFields(b"\0\0")
     fields.integer(1)
     with pytest.raises(ValueError, match="left over"):
         fields.end()

@@ -23,9 +23,9 @@ from cdcd.core.engine.startup import (
     FormerSessions,
     GapChoice,
     Ready,
+    ReplicationSettings,
     Start,
     StartSettings,
-    StreamSettings,
 )
 from cdcd.core.engine.startup_requests import (
     BindColumns,
@@ -74,7 +74,7 @@ from cdcd.core.transactions.position import Position
 SERVER, STREAM = "7000", "publication=cdcd"
 SLOT = SlotSeen(100)
 TOPICS = TopicNames("shop", {}, "messages", None, "checkpoint", None)
-WANTED = StreamSettings("cdcd", "cdcd")
+WANTED = ReplicationSettings("cdcd", "cdcd")
 SETTINGS = StartSettings(WANTED, "checkpoint", TOPICS)
 HERE = Checkpoint(SERVER, 1, STREAM, Position(90, 100), 100)
 INVALID = PositionError("The slot has been invalidated.")

@@ -19,7 +19,7 @@ from cdcd.core.protocol.messages import (
     Truncate,
     Update,
 )
-from cdcd.core.protocol.reader import RULES, Place, read_message, read_message_head
+from cdcd.core.protocol.reader import RULES, MessagePlace, read_message, read_message_head
 from cdcd.core.protocol.writer import write_message
 from tests.unit.core.protocol.strategies import by_class, messages
 
@@ -90,7 +90,7 @@ def test_an_empty_message_is_refused():
     assert refusal(b"") == "message: field tag at offset 0: 1 bytes expected, 0 left."
 
 
-@pytest.mark.parametrize("tag", [tag for tag, rule in RULES.items() if rule.place is Place.OUTSIDE])
+@pytest.mark.parametrize("tag", [tag for tag, rule in RULES.items() if rule.place is MessagePlace.OUTSIDE])
 def test_what_belongs_outside_a_stream_is_refused_inside(tag):
     assert refusal(bytes((tag,)) + bytes(40), in_stream=True).endswith("not allowed inside a stream.")
 
@@ -102,7 +102,7 @@ def test_what_belongs_inside_a_stream_is_refused_outside():
 
 @in_every_mode
 def test_the_strategies_know_every_message_that_is_allowed(in_stream, abort_info):
-    refused_here = Place.OUTSIDE if in_stream else Place.INSIDE
+    refused_here = MessagePlace.OUTSIDE if in_stream else MessagePlace.INSIDE
     allowed = {rule.message for rule in RULES.values() if rule.place is not refused_here}
     assert set(by_class(in_stream=in_stream, abort_info=abort_info)) == allowed
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from cdcd.core.errors import ProtocolError
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.peek import CHANGES
-from cdcd.core.transactions.assembler import TRANSITIONS, State
+from cdcd.core.transactions.assembler import TRANSITIONS, StreamState
 from cdcd.core.transactions.steps import Changes, Closed, Opened
 from tests.unit.core.transactions.wire import (
     TIME,
@@ -41,17 +41,17 @@ def receiver(tmp_path):
 # The table.
 
 WAYS = {
-    State.IDLE: [],
-    State.TRANSACTION: [begin(7, 100)],
-    State.PREPARE: [begin_prepare(7, "gid", 100)],
-    State.STREAM: [start(7)],
+    StreamState.IDLE: [],
+    StreamState.TRANSACTION: [begin(7, 100)],
+    StreamState.PREPARE: [begin_prepare(7, "gid", 100)],
+    StreamState.STREAM: [start(7)],
 }
 TAGS = bytes(range(256))
 
 
-def body(tag: int, state: State) -> bytes:
+def body(tag: int, state: StreamState) -> bytes:
     """A message with that tag that is right in that state."""
-    xid = 7 if state is State.STREAM else None
+    xid = 7 if state is StreamState.STREAM else None
     samples = {
         "B": begin(8, 200),
         "C": commit(100),
@@ -60,7 +60,7 @@ def body(tag: int, state: State) -> bytes:
         "O": origin("upstream"),
         "I": insert("row", xid),
         "T": truncate(1, 2, xid=xid),
-        "M": alone("m", 50) if state is State.IDLE else emitted("m", xid),
+        "M": alone("m", 50) if state is StreamState.IDLE else emitted("m", xid),
         "S": start(8),
         "E": stop(),
         "c": stream_commit(5, 200),
@@ -74,11 +74,11 @@ def body(tag: int, state: State) -> bytes:
     return samples.get(chr(tag), b"w" + bytes(XLOG_HEADER - 1) + bytes((tag,)) + b"rest")
 
 
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", StreamState)
 def test_whatever_is_outside_of_the_table_is_refused(state, tmp_path):
     refused = []
     for tag in TAGS:
-        if (state, tag) in TRANSITIONS or (state is State.TRANSACTION and tag in CHANGES):
+        if (state, tag) in TRANSITIONS or (state is StreamState.TRANSACTION and tag in CHANGES):
             continue
         receiver = Receiver(tmp_path)
         receiver.steps(WAYS[state])
@@ -99,7 +99,7 @@ def test_what_is_in_the_table_is_taken_and_leads_where_it_says(state, tag, tmp_p
     receiver.steps(
         block(5, insert("streamed", 5)), begin_prepare(6, "kept", 50), prepare(6, "kept", 50), WAYS[state]
     )
-    if state is State.IDLE and tag == ord("P"):
+    if state is StreamState.IDLE and tag == ord("P"):
         receiver.steps(prepare(9, "alone", 60))
         return
     receiver.steps(body(tag, state))
@@ -109,8 +109,8 @@ def test_what_is_in_the_table_is_taken_and_leads_where_it_says(state, tag, tmp_p
 
 
 def test_each_state_can_be_left():
-    assert {state for state, _ in TRANSITIONS} == set(State)
-    for state in State:
+    assert {state for state, _ in TRANSITIONS} == set(StreamState)
+    for state in StreamState:
         assert any(to is not state for (at, _), (to, _) in TRANSITIONS.items() if at is state)
 
 

@@ -9,7 +9,11 @@ from cdcd.core.protocol.messages import Insert, LogicalMessage, Relation, Trunca
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.ledger import Ledger
-from cdcd.core.transactions.open_transactions import OpenTransaction, Replay, UndecidableMessageError
+from cdcd.core.transactions.open_transactions import (
+    OpenTransaction,
+    TransactionReplay,
+    UndecidableMessageError,
+)
 from cdcd.core.transactions.position import Position
 from cdcd.core.transactions.spool import Spool
 from cdcd.core.transactions.steps import (
@@ -32,7 +36,7 @@ Event = tuple[object, ...]
 Transaction = tuple[tuple[object, ...], list[Event]]
 
 
-class Lenient(Replay):
+class Lenient(TransactionReplay):
     """Goes on where the server would be asked to send a transaction again, and says of which it was."""
 
     doubtful: set[int]

@@ -20,14 +20,14 @@ from cdcd.core.transactions.spool import (
     REPLAY_BYTES,
     UNIT_BYTES,
     WRITE_BYTES,
-    Part,
     Spool,
     SpoolFile,
+    SpoolPart,
 )
 
 
-def written(file: SpoolFile, *sizes: int) -> Part:
-    part = Part()
+def written(file: SpoolFile, *sizes: int) -> SpoolPart:
+    part = SpoolPart()
     for number, size in enumerate(sizes):
         file.append(part, bytes([(number + 1) % 256]) * size)
     return part
@@ -100,11 +100,11 @@ sizes = st.one_of(
 )
 def test_whatever_happens_every_part_has_its_bytes_and_no_unit_is_lost(operations, tmp_path_factory):
     file = SpoolFile(str(tmp_path_factory.getbasetemp()))
-    model: dict[int, tuple[Part, list[bytes]]] = {}
+    model: dict[int, tuple[SpoolPart, list[bytes]]] = {}
     most = 0
     for number, (name, what, size) in enumerate(operations):
         if what == "append":
-            part, pieces = model.setdefault(name, (Part(), []))
+            part, pieces = model.setdefault(name, (SpoolPart(), []))
             pieces.append(bytes([number]) * size)
             file.append(part, pieces[-1])
         elif name in model:

@@ -34,7 +34,7 @@ from cdcd.mirror.verifying.rows import (
     tell,
 )
 from cdcd.mirror.verifying.texts import shown, text
-from cdcd.tools.verify.comparing import DIFFERS, ONLY_SOURCE, Outcome
+from cdcd.tools.verify.comparing import DIFFERS, ONLY_SOURCE, ComparedOutcome
 
 ID = ComparedColumn("id", "id", IntegerType())
 NAME = ComparedColumn("name", "called", StringType())
@@ -57,8 +57,10 @@ def none_of(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([], "k string")
 
 
-def outcome_of(spark: SparkSession, source: DataFrame, mirror: DataFrame, excuses: Excuses) -> Outcome:
-    outcome = Outcome()
+def outcome_of(
+    spark: SparkSession, source: DataFrame, mirror: DataFrame, excuses: Excuses
+) -> ComparedOutcome:
+    outcome = ComparedOutcome()
     nobody = none_of(spark)
     ours, theirs = flagged(source, nobody), flagged(mirror, nobody)
     ranges = sums(ours, 3).differing(sums(theirs, 3))

@@ -18,14 +18,23 @@ from cdcd.adapters.kafka.topics import TopicSpec
 from cdcd.core.errors import SinkError
 from cdcd.telemetry.findings import Finding
 from cdcd.tools.checks import kafka as preflight
-from cdcd.tools.checks.kafka import BROKER, TOPICS, Check, Facts, TableTopic, Wanted, check_existing, examine
+from cdcd.tools.checks.kafka import (
+    BROKER,
+    TOPICS,
+    BrokerFacts,
+    BrokerWanted,
+    Check,
+    TableTopic,
+    check_existing,
+    examine,
+)
 
 CHECKPOINT = TopicInfo("shop.checkpoint", 1, 3, has_leaders=True, may_write=True, may_read=True)
 ORDERS = TopicInfo("shop.public.orders", 6, 3, has_leaders=True, may_write=None)
 BROKERS = ((1, "a:9092"), (2, "b:9092"), (3, "c:9092"))
 IN_SYNC = {"min.insync.replicas": "2", "max.message.bytes": "1048588", "cleanup.policy": "delete"}
 
-FACTS = Facts(
+FACTS = BrokerFacts(
     cluster=ClusterInfo("id", BROKERS, None, may_alter=True),
     broker={"transaction.max.timeout.ms": "900000", "transaction.state.log.replication.factor": "3"},
     topics={
@@ -46,7 +55,7 @@ FACTS = Facts(
 
 TABLE = TableTopic("public.orders", truncated=True)
 
-WANTED = Wanted(
+WANTED = BrokerWanted(
     ("shop.checkpoint", "shop.message", "shop.public.orders"),
     "shop.checkpoint",
     TopicSpec(partitions=6, replication_factor=3),
@@ -58,7 +67,7 @@ WANTED = Wanted(
 COMPACTED = {"cleanup.policy": "compact"}
 
 
-def with_broker(brokers: int = 3, **settings: str) -> Facts:
+def with_broker(brokers: int = 3, **settings: str) -> BrokerFacts:
     assert not isinstance(FACTS.broker, Exception)
     broker = {**FACTS.broker, **{name.replace("_", "."): value for name, value in settings.items()}}
     return replace(
@@ -66,7 +75,7 @@ def with_broker(brokers: int = 3, **settings: str) -> Facts:
     )
 
 
-def with_orders(config: dict[str, str] | None = None, **fields: Any) -> Facts:
+def with_orders(config: dict[str, str] | None = None, **fields: Any) -> BrokerFacts:
     return replace(
         FACTS,
         topics={**FACTS.topics, "shop.public.orders": replace(ORDERS, **fields)},
@@ -74,11 +83,11 @@ def with_orders(config: dict[str, str] | None = None, **fields: Any) -> Facts:
     )
 
 
-def with_table(**fields: Any) -> Wanted:
+def with_table(**fields: Any) -> BrokerWanted:
     return replace(WANTED, tables={"shop.public.orders": replace(TABLE, **fields)})
 
 
-def refused(*names: str) -> Facts:
+def refused(*names: str) -> BrokerFacts:
     errors = {name: SinkError(f"Creating topic {name}: not authorized", hint="kafka-acls") for name in names}
     return replace(FACTS, topics=dict.fromkeys(names), refused=errors)
 
@@ -228,7 +237,7 @@ def test_a_cluster_in_order_has_no_warning_and_no_error() -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_its_fix(
-    check: Check, facts: Facts, wanted: Wanted, kind: tuple[str, str], says: str
+    check: Check, facts: BrokerFacts, wanted: BrokerWanted, kind: tuple[str, str], says: str
 ) -> None:
     found = [finding for finding in check(facts, wanted) if finding.level != "ok"]
     assert [(finding.level, finding.code) for finding in found] == [kind]

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from cdcd.adapters.postgres.following import Differences, Listed
-from cdcd.adapters.postgres.inspection import Facts, Session, Setting, Wanted
+from cdcd.adapters.postgres.following import Listed, PublicationDifferences
+from cdcd.adapters.postgres.inspection import InspectedSession, ServerFacts, ServerWanted, Setting
 from cdcd.adapters.postgres.publication import OPERATIONS, Publication, PublishedTable
 from cdcd.adapters.postgres.publication_history import too_young
 from cdcd.adapters.postgres.slot import SlotState
@@ -18,7 +18,7 @@ from cdcd.telemetry.findings import Finding
 from cdcd.tools.checks import postgres as preflight
 from cdcd.tools.checks import publication, slot
 
-Check = Callable[[Facts, Wanted], Iterator[Finding]]
+Check = Callable[[ServerFacts, ServerWanted], Iterator[Finding]]
 
 ORDERS = PublishedTable(1, "public", "orders", "d", has_identity=True, has_primary_key=True)
 PLAIN = PublishedTable(2, "public", "plain", "d", has_identity=False, has_primary_key=False)
@@ -40,9 +40,9 @@ SETTINGS = {
     "synchronous_standby_names": Setting("", 0, ""),
 }
 
-FACTS = Facts(
+FACTS = ServerFacts(
     server_version=180000,
-    session=Session("cdcd", "shop", "18.0", False, True, False, "UTF8", 3, 3, ()),
+    session=InspectedSession("cdcd", "shop", "18.0", False, True, False, "UTF8", 3, 3, ()),
     settings=SETTINGS,
     walsender_refusal=None,
     slot=SLOT,
@@ -53,28 +53,28 @@ FACTS = Facts(
     barriers=(),
 )
 
-WANTED = Wanted("s", "p", ("public.*",), TopicNames("shop"), pipeline="shop")
+WANTED = ServerWanted("s", "p", ("public.*",), TopicNames("shop"), pipeline="shop")
 
 
-def with_setting(**settings: Setting) -> Facts:
+def with_setting(**settings: Setting) -> ServerFacts:
     return replace(FACTS, settings={**SETTINGS, **settings})
 
 
-def with_session(**fields: Any) -> Facts:
+def with_session(**fields: Any) -> ServerFacts:
     return replace(FACTS, session=replace(FACTS.session, **fields))
 
 
-def with_publication(**fields: Any) -> Facts:
+def with_publication(**fields: Any) -> ServerFacts:
     return replace(FACTS, publication=replace(PUBLICATION, **fields))
 
 
 def without_publication(
     matched: "tuple[PublishedTable, ...] | CdcdError" = (ORDERS,), **fields: Any
-) -> Facts:
+) -> ServerFacts:
     return replace(with_session(**fields), publication=None, matched=matched, slot=None)
 
 
-def with_slot(**fields: Any) -> Facts:
+def with_slot(**fields: Any) -> ServerFacts:
     return replace(FACTS, slot=replace(SLOT, **fields))
 
 
@@ -315,7 +315,7 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_its_fix(
-    check: Check, facts: Facts, wanted: Wanted, level: str, says: str
+    check: Check, facts: ServerFacts, wanted: ServerWanted, level: str, says: str
 ) -> None:
     found = [finding for finding in check(facts, wanted) if finding.level != "ok"]
     assert [finding.level for finding in found] == [level]
@@ -413,7 +413,7 @@ LEAF = replace(ORDERS, oid=7, name="orders_2025", root="public.orders")
     ],
 )
 def test_partitions_with_topics_of_their_own_are_told_before_the_first_start(
-    facts: Facts, level: str, command: str
+    facts: ServerFacts, level: str, command: str
 ) -> None:
     (finding,) = publication.check_partitions(facts, WANTED)
     assert (finding.level, finding.code) == (level, "publication.partitions")
@@ -480,13 +480,13 @@ def test_replica_is_enough_where_the_server_has_an_effective_wal_level() -> None
     assert finding.level == "error"
 
 
-def differing(*, all_tables: bool, is_owned: bool) -> Facts:
+def differing(*, all_tables: bool, is_owned: bool) -> ServerFacts:
     """A publication that has orders, and should have a table with a key in its place."""
     lacking = replace(PLAIN, has_identity=True)
     listed = Listed(
         all_tables, is_owned, changes_rows=True, members=frozenset({ORDERS.oid}), of_schemas=frozenset()
     )
-    return replace(FACTS, differences=Differences((lacking,), (ORDERS,)), listed=listed)
+    return replace(FACTS, differences=PublicationDifferences((lacking,), (ORDERS,)), listed=listed)
 
 
 def test_differences_that_cdcd_will_settle_itself_need_no_statement() -> None:
@@ -497,7 +497,9 @@ def test_differences_that_cdcd_will_settle_itself_need_no_statement() -> None:
 
 
 def test_the_fix_for_a_missing_table_without_a_key_does_not_break_its_updates() -> None:
-    facts = replace(differing(all_tables=False, is_owned=True), differences=Differences((PLAIN,), ()))
+    facts = replace(
+        differing(all_tables=False, is_owned=True), differences=PublicationDifferences((PLAIN,), ())
+    )
     (finding,) = publication.check_patterns(facts, WANTED)
     assert finding.fix.startswith(
         'ALTER TABLE "public"."plain" REPLICA IDENTITY FULL; ALTER PUBLICATION "p" ADD TABLE ONLY '

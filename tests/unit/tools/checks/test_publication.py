@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdcd.adapters.postgres.inspection import Barrier, Facts
+from cdcd.adapters.postgres.inspection import Barrier, ServerFacts
 from cdcd.telemetry.findings import Finding
 from cdcd.tools.checks.publication import Reading, check_rows
 from tests.unit.tools.checks.test_postgres import FACTS, ORDERS, PLAIN, with_publication
@@ -18,11 +18,11 @@ def barrier(
     return Barrier(f"public.{name}", "public", f"public.{name}", usage, select, policy)
 
 
-def with_barriers(*barriers: Barrier) -> Facts:
+def with_barriers(*barriers: Barrier) -> ServerFacts:
     return replace(with_publication(tables=(ORDERS, replace(PLAIN, has_key=False))), barriers=barriers)
 
 
-def found(facts: Facts, reading: Reading) -> list[Finding]:
+def found(facts: ServerFacts, reading: Reading) -> list[Finding]:
     return [one for one in check_rows(facts, reading) if one.level != "ok"]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdcd.adapters.postgres.inspection import Facts, Setting, Wanted
+from cdcd.adapters.postgres.inspection import ServerFacts, ServerWanted, Setting
 from cdcd.telemetry.findings import Finding
 from cdcd.tools.checks.slot import check_failover, check_takeover
 from tests.unit.tools.checks.test_postgres import FACTS, WANTED, with_setting, with_slot
@@ -13,7 +13,7 @@ from tests.unit.tools.checks.test_postgres import FACTS, WANTED, with_setting, w
 FAILOVER = replace(WANTED, failover=True)
 
 
-def named(text: str, *streaming: str) -> Facts:
+def named(text: str, *streaming: str) -> ServerFacts:
     """A server whose synchronized_standby_slots is `text`, and the slots that standbys read."""
     setting = Setting(text, 0, "")
     return replace(with_setting(synchronized_standby_slots=setting), streaming_slots=frozenset(streaming))
@@ -37,7 +37,11 @@ def named(text: str, *streaming: str) -> Facts:
     ],
 )
 def test_what_is_amiss_is_said(
-    check: Callable[[Facts, Wanted], Iterator[Finding]], facts: Facts, wanted: Wanted, level: str, words: str
+    check: Callable[[ServerFacts, ServerWanted], Iterator[Finding]],
+    facts: ServerFacts,
+    wanted: ServerWanted,
+    level: str,
+    words: str,
 ) -> None:
     (finding,) = check(facts, wanted)
     assert finding.level == level

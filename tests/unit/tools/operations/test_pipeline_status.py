@@ -19,11 +19,11 @@ from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import Part, TableTask
 from cdcd.core.transactions.position import Position
 from cdcd.telemetry.daemon_pages import daemon_routes
-from cdcd.telemetry.http import HttpServer, Reply, Route
+from cdcd.telemetry.http import HttpRoute, HttpServer, Reply
 from cdcd.telemetry.http_client import url_of
 from cdcd.telemetry.state import Telemetry
 from cdcd.tools.operations.pipeline_problems import FOUND, exit_code_of, problems_of
-from cdcd.tools.operations.pipeline_status import Named, Numbers, PipelineStatus, ask_daemon
+from cdcd.tools.operations.pipeline_status import Named, PipelineStatus, StatusNumbers, ask_daemon
 from cdcd.tools.operations.status_display import TABLES_MAX, status_lines, status_object
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -70,7 +70,7 @@ SERVER = PipelineState(
 )
 DOWN = replace(SERVER, slot=UNREAD, slot_reader="", active=None)
 CHECKPOINT = Checkpoint("7", 1, "", Position(0xF00, 0x1000), 0x1000)
-NUMBERS = Numbers(
+NUMBERS = StatusNumbers(
     version="0.1.0",
     role="active",
     streaming=True,
@@ -354,6 +354,6 @@ def test_where_nobody_answers_there_are_no_numbers():
 def test_another_program_on_the_port_is_not_taken_for_the_daemon():
     given = config("{port: 0}")
     with HttpServer(
-        given.http, {"/v1/status": Route(get=lambda _: Reply(200, "text/html", b"[1]"))}
+        given.http, {"/v1/status": HttpRoute(get=lambda _: Reply(200, "text/html", b"[1]"))}
     ) as server:
         assert ask_daemon(given, f"http://127.0.0.1:{server.port}") == (None, "")

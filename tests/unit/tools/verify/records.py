@@ -9,7 +9,7 @@ from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.records.schemas import TableForm
 from cdcd.core.snapshot.reading import Visibility
 from cdcd.tools.verify.columns import Columns
-from cdcd.tools.verify.comparing import Outcome, SourceRow, TableComparison
+from cdcd.tools.verify.comparing import ComparedOutcome, SourceRow, TableComparison
 from cdcd.tools.verify.folding import FoldSettings, TableFold
 from cdcd.tools.verify.partition import TopicRecord
 from cdcd.tools.verify.record_parsing import row as cut_row
@@ -125,7 +125,7 @@ class Topic:
         now: TableForm = FORM,
         defaults: dict[str, bytes] | None = None,
         **excuses: str,
-    ) -> Outcome:
+    ) -> ComparedOutcome:
         """The topic against a source with these rows."""
         columns = Columns(now, [(defaults or {}).get(each.name) for each in now.columns], self.fold.former)
         source = []

@@ -5,7 +5,14 @@ import pytest
 
 from cdcd.core.records.schemas import TableForm
 from cdcd.tools.verify.columns import Columns
-from cdcd.tools.verify.comparing import DIFFERS, ONLY_SOURCE, ONLY_TOPICS, Outcome, SourceRow, TableComparison
+from cdcd.tools.verify.comparing import (
+    DIFFERS,
+    ONLY_SOURCE,
+    ONLY_TOPICS,
+    ComparedOutcome,
+    SourceRow,
+    TableComparison,
+)
 from tests.unit.tools.verify.records import FORM, ID, NOTE, Topic, column, form
 
 ROW = {"id": 1, "note": "a"}
@@ -124,7 +131,7 @@ def test_values_of_a_column_whose_number_nobody_knew_are_not_compared_where_they
     then = form(ID, replace(NOTE, id=None), column("level", 3))
     row = {"id": 1, "note": "a", "level": "low"}
 
-    def compare(source: dict[str, object], now: TableForm) -> Outcome:
+    def compare(source: dict[str, object], now: TableForm) -> ComparedOutcome:
         topic = Topic(tmp_path / str(len(list(tmp_path.iterdir()))), former=(then,))
         topic.change("c", 10, row, schema=then)
         return topic.compare([source], now)

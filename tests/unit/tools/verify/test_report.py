@@ -7,7 +7,7 @@ from cdcd.tools.verify.comparing import (
     ONLY_TOPICS,
     SHOWN_MAX,
     ColumnDifference,
-    Outcome,
+    ComparedOutcome,
     RowDifference,
 )
 from cdcd.tools.verify.folding import Fault
@@ -15,8 +15,8 @@ from cdcd.tools.verify.report import (
     DIFFERENT,
     EQUAL,
     PARTIAL,
-    Report,
     TableReport,
+    VerifyReport,
     as_object,
     conditions,
     lines,
@@ -25,31 +25,31 @@ from cdcd.tools.verify.report import (
 )
 
 
-def table(outcome: Outcome, **fields: object) -> TableReport:
+def table(outcome: ComparedOutcome, **fields: object) -> TableReport:
     return TableReport("public.orders", "shop.public.orders", 0x1A2B, 12, outcome, **fields)  # type: ignore[arg-type]
 
 
-def report(*tables: TableReport) -> Report:
-    return Report("shop", "topics", 0x1A2B, list(tables))
+def report(*tables: TableReport) -> VerifyReport:
+    return VerifyReport("shop", "topics", 0x1A2B, list(tables))
 
 
-def different() -> Outcome:
-    outcome = Outcome(source_rows=3, topic_rows=2)
+def different() -> ComparedOutcome:
+    outcome = ComparedOutcome(source_rows=3, topic_rows=2)
     outcome.add(RowDifference(DIFFERS, '{"id":1}', (ColumnDifference("note", '"' + "x" * 200 + '"', '"b"'),)))
     outcome.add(RowDifference(ONLY_SOURCE, '{"id":2}', (ColumnDifference("note", '"secret"', ""),)))
     return outcome
 
 
 def test_a_table_is_equal_only_if_everything_was_compared():
-    assert table(Outcome()).verdict == EQUAL
-    assert table(Outcome(), limits=["records from when the table had a key"]).verdict == PARTIAL
-    assert table(Outcome(not_compared=Counter({"rows": 1}))).verdict == PARTIAL
-    assert table(Outcome(), faults_in_all=1).verdict == DIFFERENT
+    assert table(ComparedOutcome()).verdict == EQUAL
+    assert table(ComparedOutcome(), limits=["records from when the table had a key"]).verdict == PARTIAL
+    assert table(ComparedOutcome(not_compared=Counter({"rows": 1}))).verdict == PARTIAL
+    assert table(ComparedOutcome(), faults_in_all=1).verdict == DIFFERENT
     assert table(different(), limits=["a limit"]).verdict == DIFFERENT
 
 
 def test_a_note_is_told_and_leaves_a_table_equal():
-    noted = table(Outcome(), notes=["7 rows changed meanwhile"])
+    noted = table(ComparedOutcome(), notes=["7 rows changed meanwhile"])
     assert noted.verdict == EQUAL
     assert "    7 rows changed meanwhile" in lines(report(noted), shown=1, values=True)
     assert as_object(report(noted), shown=1, values=True)["tables"][0]["notes"] == [
@@ -58,11 +58,15 @@ def test_a_note_is_told_and_leaves_a_table_equal():
 
 
 def test_the_exit_code_is_that_of_the_worst_table():
-    equal, partial, worse = table(Outcome()), table(Outcome(), limits=["x"]), table(different())
+    equal, partial, worse = (
+        table(ComparedOutcome()),
+        table(ComparedOutcome(), limits=["x"]),
+        table(different()),
+    )
     assert report(equal).exit_code == 0
     assert report(equal, partial).exit_code == 12
     assert report(partial, worse, equal).exit_code == 10
-    assert Report("shop", "topics", 1, [equal], ["a sample"]).exit_code == 12
+    assert VerifyReport("shop", "topics", 1, [equal], ["a sample"]).exit_code == 12
 
 
 def test_people_read_lines_of_eighty_columns():
@@ -97,19 +101,19 @@ def test_values_are_shown_only_if_they_are_wanted():
 
 
 def test_what_a_terminal_would_obey_is_not_shown():
-    outcome = Outcome()
+    outcome = ComparedOutcome()
     outcome.add(RowDifference(DIFFERS, '{"id":"\x1b[2J"}', (ColumnDifference("n", "\x07", "1"),)))
     assert all(line.isprintable() for line in lines(report(table(outcome)), shown=5, values=True))
 
 
-def report_of_repair(outcome: Outcome, faults: int = 0) -> Report:
-    return Report(
+def report_of_repair(outcome: ComparedOutcome, faults: int = 0) -> VerifyReport:
+    return VerifyReport(
         "p", "topics", 1, [TableReport("public.t", "p.public.t", 1, 1, outcome, faults_in_all=faults)]
     )
 
 
-def differing(count: int, sql: str = "id = {}") -> Outcome:
-    outcome = Outcome()
+def differing(count: int, sql: str = "id = {}") -> ComparedOutcome:
+    outcome = ComparedOutcome()
     for number in range(count):
         outcome.add(RowDifference(DIFFERS, str(number)), sql.format(number))
     return outcome
@@ -117,7 +121,7 @@ def differing(count: int, sql: str = "id = {}") -> Outcome:
 
 def test_exactly_the_rows_that_differ_are_asked_for():
     assert list(requests(report_of_repair(differing(2)))) == [("public.t", "(id = 0) OR (id = 1)")]
-    assert list(requests(report_of_repair(Outcome()))) == []
+    assert list(requests(report_of_repair(ComparedOutcome()))) == []
 
 
 def test_conditions_are_as_long_as_a_request_may_have():
@@ -134,7 +138,7 @@ def test_a_table_of_which_too_many_rows_differ_is_read_whole():
 
 
 def test_what_no_request_mends_is_said():
-    outcome = Outcome()
+    outcome = ComparedOutcome()
     outcome.add(RowDifference(ONLY_TOPICS, "k"))
     found = report_of_repair(outcome, faults=3)
     assert list(requests(found)) == []

@@ -1,6 +1,6 @@
 from cdcd.telemetry.verify import VerifyTelemetry
-from cdcd.tools.verify.comparing import DIFFERS, Outcome, RowDifference
-from cdcd.tools.verify.report import Report, TableReport
+from cdcd.tools.verify.comparing import DIFFERS, ComparedOutcome, RowDifference
+from cdcd.tools.verify.report import TableReport, VerifyReport
 from cdcd.tools.verify.slices import Slices, Told
 
 
@@ -25,17 +25,18 @@ def test_without_a_limit_all_tables_are_one_slice():
 def test_a_wrong_record_counts_once_and_a_row_at_each_comparison():
     numbers = VerifyTelemetry()
     told = Told(numbers)
-    outcome = Outcome()
+    outcome = ComparedOutcome()
     outcome.add(RowDifference(DIFFERS, "k"))
     for now, lsn, found in (
-        (1.0, 10, Outcome()),
+        (1.0, 10, ComparedOutcome()),
         (2.0, 20, outcome),
         (3.0, 30, outcome),
-        (4.0, 40, Outcome()),
+        (4.0, 40, ComparedOutcome()),
     ):
         faults = 3 if now > 1 else 0
         told.tell(
-            Report("p", "topics", lsn, [TableReport("t", "p.t", lsn, 1, found, faults_in_all=faults)]), now
+            VerifyReport("p", "topics", lsn, [TableReport("t", "p.t", lsn, 1, found, faults_in_all=faults)]),
+            now,
         )
         if now == 2.0:
             assert (numbers.tables["t"].differences, numbers.tables["t"].differs) == (4, True)
@@ -47,5 +48,7 @@ def test_a_wrong_record_counts_once_and_a_row_at_each_comparison():
 
 def test_what_is_not_compared_is_told():
     numbers = VerifyTelemetry()
-    Told(numbers).tell(Report("p", "topics", 1, [TableReport("t", "p.t", 1, 1, Outcome(), ["a limit"])]), 1.0)
+    Told(numbers).tell(
+        VerifyReport("p", "topics", 1, [TableReport("t", "p.t", 1, 1, ComparedOutcome(), ["a limit"])]), 1.0
+    )
     assert numbers.tables["t"].is_partial
