@@ -117,3 +117,12 @@ def read_table(table: str, *, where: bool = False) -> str:
     """The command that makes a running daemon read the table."""
     command = f"{cdcd('snapshot', 'start')} {on_table('--table', table)}"
     return f"{command} --where '<condition>'" if where else command
+
+
+def begin_again(table: str) -> str:
+    """The hint for a table that a log lacks changes of. Its topic gets a truncate record, and then all rows."""
+    stop = cdcd("tables", "stop", table_option(table))
+    return (
+        f"Let the daemon read the table again: {stop} --config FILE, and then {resume_table(table)} --config FILE. The "
+        "table begins with the truncate record that resume writes (topics.truncate: true)."
+    )

@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import BooleanType
 
 from cdcd.core.records.schemas import read_form
-from cdcd.mirror.base.fold import Folded, Place, fold
+from cdcd.mirror.base.fold import Folded, fold
 from cdcd.mirror.base.formats import BaseFormat, DeltaBase, IcebergBase, Version
+from cdcd.mirror.base.part import Place
 from cdcd.mirror.base.position import NO_VERSION, Carried
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.log.table import COLUMNS, LogPlace, create

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import SparkSession
 
 from cdcd.core.records.encoder import is_watermark
@@ -58,6 +58,7 @@ class Stage:
         partitions: int = 2,
         watermark_s: float = 0,
         former: Mapping[str, str] | None = None,
+        **sections: Mapping[str, Any],
     ) -> "Iterator[Source]":
         """A database with these tables (or other statements), and a daemon that reads and streams from it.
 
@@ -65,6 +66,7 @@ class Stage:
             watermark_s: the interval of watermarks in the topics of tables; 0: there are none.
             former: the environment of a daemon of the former version (`tests/integration/former.py`). None: the daemon
                 is of this version.
+            sections: laid over the daemon's configuration, section by section.
         """
         self.postgres.execute(f"CREATE DATABASE {name}")
         source = Source(
@@ -75,6 +77,7 @@ class Stage:
             partitions,
             watermark_s=watermark_s,
             former=former,
+            **sections,
         )
         with source.connect() as connection:
             for table in tables:
@@ -102,6 +105,7 @@ class Source:
         *,
         watermark_s: float = 0,
         former: Mapping[str, str] | None = None,
+        **sections: Mapping[str, Any],
     ) -> None:
         self.name = name
         self.dsn = dsn
@@ -116,6 +120,7 @@ class Source:
             heartbeat={"watermark_interval_s": watermark_s},
             # What the tables hold before the first change comes as rows that were read.
             snapshot={"mode": "initial"},
+            **sections,
         )
         self.daemon = self.daemon_of(former)
 
@@ -173,6 +178,24 @@ class Source:
         for value in values:
             producer.produce(f"{self.name}.{table}", value, b"{}", partition=partition)
         assert producer.flush(30) == 0
+
+    def limit_records(self, table: str, size: int) -> None:
+        """Let the table's topic refuse batches of records above this number of bytes."""
+        entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(
+            ConfigResource.Type.TOPIC, f"{self.name}.{table}", incremental_configs=[entry]
+        )
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        for altered in admin.incremental_alter_configs([resource]).values():
+            altered.result()
+
+    def shorten(self, table: str, ends: Mapping[int, int]) -> None:
+        """Delete the records of the table's topic before these offsets, by partition."""
+        topic = f"{self.name}.{table}"
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        places = [TopicPartition(topic, part, end) for part, end in ends.items()]
+        for deleted in admin.delete_records(places).values():
+            deleted.result()
 
     def delete_topics(self, *tables: str) -> None:
         """Delete the topics of these tables. The daemon must be stopped, because it would make them again at once."""

@@ -1,6 +1,7 @@
 """The log of a pipeline's topics: real Kafka, real Spark, both formats; records are written by the test."""
 
 import json
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -91,6 +92,12 @@ class Pipeline:
         for value in values:
             producer.produce(f"{self.prefix}.{topic}", value, key, **given)
         assert producer.flush(30) == 0
+
+    def shorten(self, table: str, end: int) -> None:
+        """Delete the records of a table's topic before an offset."""
+        place = TopicPartition(f"{self.prefix}.public.{table}", 0, end)
+        for done in self.admin.delete_records([place]).values():
+            done.result()
 
     def job(self) -> LogJob:
         return LogJob(
@@ -250,14 +257,46 @@ def test_a_topic_that_was_shortened_beyond_what_the_log_has_stops(pipeline: Pipe
     pipeline.produce("public.t", change(1))
     pipeline.once()
     pipeline.produce("public.t", *[change(n) for n in range(2, 8)])
-    place = TopicPartition(f"{pipeline.prefix}.public.t", 0, 5)
-    for done in pipeline.admin.delete_records([place]).values():
-        done.result()
+    pipeline.shorten("t", 5)
     job = pipeline.once()
     assert (
         "begins at offset 5, and the log has it up to 1" in job.stopped[f"{pipeline.prefix}.public.t"].message
     )
     assert pipeline.has("t") == [(0, "change")]
+    # AND the hint is the way on: the log reads it from its present beginning
+    (told,) = [fact for fact in pipeline.facts if isinstance(fact, TableStopped)]
+    pipeline.spark.sql(told.hint.partition("statement in Spark: ")[2])
+    for _ in range(2):
+        assert pipeline.once().stopped == {}
+        assert [off for off, _ in pipeline.has("t")] == [0, 5, 6]
+
+
+def test_a_log_that_is_made_again_names_the_topics_that_have_lost_records_by_then(pipeline: Pipeline) -> None:
+    pipeline.describe("t", "u", "v")
+    for table in ("t", "u"):
+        pipeline.produce(f"public.{table}", *[change(n) for n in range(6)])
+    pipeline.once()
+    assert positions.read(pipeline.spark, pipeline.place.name).began == {}
+    # WHEN the log is dropped, but not its checkpoint, and records of one topic go
+    if pipeline.place.is_path:
+        shutil.rmtree(pipeline.place.name.removeprefix("delta.`").removesuffix("`"))
+    else:
+        pipeline.spark.sql(f"DROP TABLE {pipeline.place.name} PURGE")
+    pipeline.shorten("t", 4)
+    job = pipeline.once()
+    # THEN the log has all records that there are, and says where the topic began
+    assert [off for off, _ in pipeline.has("t")] == [4, 5]
+    assert [off for off, _ in pipeline.has("u")] == [0, 1, 2, 3, 4, 5]
+    topic = f"{pipeline.prefix}.public.t"
+    (began,) = positions.read(pipeline.spark, pipeline.place.name).began.values()
+    assert (began.first, began.ends) == ({0: 4}, {0: 6})
+    assert job.began == {topic: began}
+    assert job.ends[topic] == {0: 6}
+    assert job.stopped == {}
+    # AND records that go from a partition of which the log has none are found by a later process
+    pipeline.produce("public.v", *[change(n) for n in range(6)])
+    pipeline.shorten("v", 4)
+    assert list(pipeline.once().stopped) == [f"{pipeline.prefix}.public.v"]
 
 
 def test_records_that_go_while_a_batch_is_read_stop_their_topic(
@@ -274,18 +313,13 @@ def test_records_that_go_while_a_batch_is_read_stop_their_topic(
     job = pipeline.job()
     start, compare = job._start, job._compare
 
-    def truncate(table: str) -> None:
-        place = TopicPartition(f"{pipeline.prefix}.public.{table}", 0, 5)
-        for done in pipeline.admin.delete_records([place]).values():
-            done.result()
-
     def started(writer: Any) -> Any:
-        truncate("t")
+        pipeline.shorten("t", 5)
         return start(writer)
 
     def compared(has: Any, after: Any) -> Any:
         if after is not None:
-            truncate("u")
+            pipeline.shorten("u", 5)
         return compare(has, after)
 
     monkeypatch.setattr(job, "_start", started)
@@ -322,7 +356,7 @@ def test_retention_deletes_old_days_and_waits_for_a_topic_that_is_needed(pipelin
     assert [off for off, _ in pipeline.has("u")] == [0, 1]
     assert [off for off, _ in pipeline.has("v")] == [1, 2]
     (unheld,) = [fact for fact in pipeline.facts if isinstance(fact, LogExpired)]
-    assert "cdcd snapshot start --table public.t" in unheld.hint
+    assert "cdcd tables stop public.t" in unheld.hint
     (shortened,) = [fact for fact in pipeline.facts if isinstance(fact, LogShortened)]
     assert (shortened.held, positions.read(pipeline.spark, pipeline.place.name).summary.deleted) == (
         2,

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.core.errors import SinkError
 from cdcd.mirror.base.position import KEPT, NO_VERSION, PROPERTY, Carried, Kept, Node, Position, position_of
-from cdcd.mirror.platform.sql import text
+from cdcd.mirror.platform.sql import condition, text
 from cdcd.mirror.targets.table_format import having
 
 MADE_BY: Final = "cdcd.base"
@@ -162,8 +162,10 @@ class DeltaBase:
         return having(spark, {"spark.databricks.delta.commitInfo.userMetadata": said, **_DELTA_MERGE})
 
     def guard(self, name: str, pin: str) -> str:
-        # Delta has no table of its versions for a subquery. It refuses a statement that another one overtook, and a
-        # commit that did not follow its pinned version says so.
+        # Delta has no table of its versions for a subquery. Its check of conflicts refuses a MERGE if another commit
+        # added any row since, because the table has no partitions and is Serializable (ConflictChecker.scala,
+        # getFirstFileMatchingPartitionPredicates). So two folds never insert one key twice. It lets a MERGE pass behind
+        # a compaction, and behind a RESTORE that only removes files; the commit's pinned version then says so.
         return "true"
 
     def keep(self, spark: SparkSession, name: str, version: str, position: Position) -> None:
@@ -245,7 +247,7 @@ def check_made(spark: SparkSession, name: str, table: str) -> dict[str, str]:
         found = properties(spark, name)
     except AnalysisException as error:
         raise SinkError(
-            f"{table}: {name} is no table that a fold can change: {error.getCondition()}.",
+            f"{table}: {name} is no table that a fold can change: {condition(error)}.",
             hint=f"Drop or rename {name}, or give target.namespace another value.",
         ) from error
     if found.get(MADE_BY) != "1":

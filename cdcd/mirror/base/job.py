@@ -8,17 +8,20 @@ cannot be folded stops by name, and the others go on. The next round tries it ag
 import threading
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, SinkError, SourceError, TransientError
+from cdcd.core.pasted import begin_again
 from cdcd.core.records.gaps import Aside
-from cdcd.mirror.base.fold import Place, exists, fold, read_again
+from cdcd.mirror.base.fold import exists, fold
 from cdcd.mirror.base.formats import BaseFormat
+from cdcd.mirror.base.part import Place
 from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.job import LogJob
@@ -42,7 +45,74 @@ from cdcd.mirror.watching.progress import (
 )
 from cdcd.mirror.watching.stops import Stop, Stops
 
+LOOK_S: Final = 300.0
+"""Seconds after which a table is looked at although the log has nothing new of it. A look costs some 0.15 s of CPU."""
+
 _RETRY_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What this process knows of the table of a topic.
+
+    Attributes:
+        lsn: the table lacks nothing that the log has up to this LSN, unless its owner has rolled it back.
+        at: when the table was looked at, in seconds of a clock that only rises.
+        is_empty: the log has no change of the topic, so there may be no table.
+    """
+
+    lsn: int
+    at: float
+    is_empty: bool = False
+
+
+def is_due(known: Known | None, last: int, now: float, *, lacks: bool, always: bool) -> bool:
+    """True if a table may lack something that the log has.
+
+    Args:
+        known: None: this process has not looked at the table.
+        last: LSN of the last change of the topic in the log; 0: there is none.
+        lacks: the topic lost records, which the table may lack.
+        always: every table that may exist is due, because a point names its version.
+    """
+    if known is None:
+        return last > 0 or lacks
+    return last > known.lsn or (not known.is_empty and (always or now - known.at >= LOOK_S))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the log has of a partition after some LSN.
+
+    Attributes:
+        count: number of changes up to the bound.
+        last: LSN of the last one of them; 0: there is none.
+        later: offset of the first change after the bound. None: there is none.
+    """
+
+    count: int = 0
+    last: int = 0
+    later: int | None = None
+
+
+def look_after(log: DataFrame, since: int, bound: int) -> dict[str, dict[int, Found]]:
+    """What the log has with `lsn > since`, by topic and partition."""
+    is_in = sf.col("lsn") <= bound
+    rows = (
+        log.filter(sf.col("kind").isin("change", "truncate") & (sf.col("lsn") > since))
+        .groupBy("topic", "part")
+        .agg(
+            sf.count_if(is_in).alias("count"),
+            sf.max(sf.when(is_in, sf.col("lsn"))).alias("last"),
+            sf.min(sf.when(~is_in, sf.col("off"))).alias("later"),
+        )
+        .collect()
+    )
+    found: dict[str, dict[int, Found]] = {}
+    for row in rows:
+        each = Found(row["count"], row["last"] or 0, row["later"])
+        found.setdefault(row["topic"], {})[row["part"]] = each
+    return found
 
 
 class BaseJob:
@@ -87,6 +157,11 @@ class BaseJob:
         self._round = 0
         self._stops = Stops()
         self._has_read_stops = False
+        self._known: dict[str, Known] = {}
+        self._retried: set[str] = set()
+        """Topics whose tables stopped. Each round tries them again."""
+        self._ends: Mapping[str, Mapping[int, int]] = {}
+        """By topic and partition, an offset below which the log has all records, and none after the round's bound."""
         self.stopped: dict[str, CdcdError] = {}
 
     def run(self, *, once: bool, stop: threading.Event) -> None:
@@ -117,7 +192,7 @@ class BaseJob:
         if stop.is_set():
             return
         self._forms.refresh()
-        due = self._due(bound)
+        due = self._due(bound, time.monotonic())
         due += [
             topic
             for topic in self._described()
@@ -184,25 +259,44 @@ class BaseJob:
             if (table := self._forms.table(topic)) is not None and self._settings.wants(table)
         )
 
-    def _due(self, bound: int) -> list[str]:
-        """The topics with changes in the log up to the bound, those with most changes last.
+    def _due(self, bound: int, now: float) -> list[str]:
+        """The topics whose tables may lack something, those with most changes last.
 
-        Topics whose records retention has deleted or Kafka has lost are among them, because a table may lack these
-        records.
+        A table lacks something if the log has changes up to the bound that this process has not folded. It may lack
+        something if it stopped, if its topic lost records, or if nobody looked at its commits for `LOOK_S`, because its
+        owner may have rolled it back. The log is read from the least LSN on that is not folded.
+
+        Args:
+            now: seconds of a clock that only rises.
         """
+        topics, known = self._described(), self._known
+        unknown = [topic for topic in topics if topic not in known and topic not in self._retried]
+        since = 0 if unknown else min([known[topic].lsn for topic in topics if topic in known], default=bound)
         log = positions.at_version(self._spark, self._place.name, self._log.version)
-        rows = (
-            log.filter(sf.col("kind").isin("change", "truncate") & (sf.col("lsn") <= bound))
-            .groupBy("topic")
-            .agg(sf.count(sf.lit(1)).alias("count"))
-            .collect()
-        )
-        counts = dict.fromkeys([*self._log.deleted, *self._log.gaps], 0) | {
-            row["topic"]: row["count"] for row in rows
-        }
-        return sorted(
-            [topic for topic in self._described() if topic in counts], key=lambda topic: counts[topic]
-        )
+        found = look_after(log, since, bound)
+        last, counts, ends = {}, {}, {}
+        for topic in topics:
+            parts = found.get(topic, {})
+            last[topic] = max([each.last for each in parts.values()], default=0)
+            counts[topic] = sum([each.count for each in parts.values()])
+            # The table has no change after the bound, so it has all records before the first of them.
+            ends[topic] = {
+                part: end if (later := parts.get(part, Found()).later) is None else min(end, later)
+                for part, end in self._log.ends.get(topic, {}).items()
+            }
+        self._ends = ends
+        lacking = {*self._log.deleted, *self._log.gaps, *self._log.began}
+        always = self._settings.consistent
+        due = [
+            topic
+            for topic in topics
+            if topic in self._retried
+            or is_due(known.get(topic), last[topic], now, lacks=topic in lacking, always=always)
+        ]
+        for topic in set(topics) - {*due}:
+            had = known.get(topic, Known(bound, now, is_empty=True))
+            known[topic] = replace(had, lsn=bound)
+        return sorted(due, key=lambda topic: counts[topic])
 
     def _fold(self, topic: str, bound: int) -> Progress | None:
         """Fold one table. None: it stopped, or nothing was to be done.
@@ -229,6 +323,8 @@ class BaseJob:
                 self._place.name,
                 log_version=self._log.version,
                 log_begins=max(self._log.deleted.get(topic, 0), self._gap(topic, table)),
+                began=self._log.began.get(topic),
+                ends=self._ends.get(topic, {}),
                 former_name=former,
             )
             left_out = self._left_out(newest.schema.oid, bound)
@@ -254,6 +350,8 @@ class BaseJob:
             )
             return None
         self._stops.went_on(topic)
+        self._retried.discard(topic)
+        self._known[topic] = Known(bound, time.monotonic())
         if self.stopped.pop(table, None) is not None:
             self._observe(TableResumed(table))
         if not done.changes:
@@ -272,7 +370,7 @@ class BaseJob:
         if begins is None:
             raise SinkError(
                 f"{table}: {self._log.gaps[topic]}, so the log lacks changes of the table.",
-                hint=read_again(table),
+                hint=begin_again(table),
             )
         return begins - 1
 
@@ -296,6 +394,8 @@ class BaseJob:
     def _stop(self, topic: str, table: str, error: CdcdError) -> None:
         # Each round tries the table again, so a transient failure is one that waits.
         waits = isinstance(error, TransientError)
+        self._known.pop(topic, None)
+        self._retried.add(topic)
         self._stops.failed(topic, Stop(table, datetime.now(UTC), waits, error.message, error.hint))
         had = self.stopped.get(table)
         self.stopped[table] = error

@@ -13,8 +13,8 @@ and their position is that of their parent.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
 NO_VERSION: Final = ""
 """The pinned version of a table without a commit."""
@@ -42,6 +42,7 @@ class Carried:
         reached: highest bound of a fold that the data may have. It is `lsn`, except in a commit that changes columns of
             a table which is not clean.
         clean: False in such a commit.
+        ends: by partition of the topic, the offset after the last record that the table has after the fold.
     """
 
     fold: str
@@ -51,6 +52,7 @@ class Carried:
     form: str
     reached: int
     clean: bool = True
+    ends: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -68,8 +70,9 @@ class Carried:
                 str(data["form"]),
                 int(data["reached"]),
                 bool(data["clean"]),
+                _ends(data),
             )
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"no fold is described by {text!r}") from error
 
 
@@ -82,12 +85,14 @@ class Position:
         reached: highest bound of a fold that the data may have. The next fold's bound is not below it.
         form: digest of the form that the rows have. NO_FORM: the table never had rows.
         clean: the table equals the source at `lsn`. False: it has parts of other positions until the next fold.
+        ends: by partition of the topic, an offset below which the table has all records. The table may have later ones.
     """
 
     lsn: int = 0
     reached: int = 0
     form: str = NO_FORM
     clean: bool = True
+    ends: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +121,16 @@ class Kept:
         try:
             data = json.loads(text)
             position = Position(
-                int(data["lsn"]), int(data["reached"]), str(data["form"]), bool(data["clean"])
+                int(data["lsn"]), int(data["reached"]), str(data["form"]), bool(data["clean"]), _ends(data)
             )
             return cls(str(data["version"]), position)
-        except (ValueError, KeyError, TypeError):
+        except (AttributeError, ValueError, KeyError, TypeError):
             return None
+
+
+def _ends(data: Any) -> dict[int, int]:
+    """The offsets by partition. A former version of cdcd wrote none."""
+    return {int(part): int(end) for part, end in data.get("ends", {}).items()}
 
 
 def position_of(current: str, nodes: Mapping[str, Node], kept: Kept | None = None) -> Position | None:
@@ -149,13 +159,15 @@ def position_of(current: str, nodes: Mapping[str, Node], kept: Kept | None = Non
             version = node.parent
         elif node.carried.pin == node.parent:
             carried = node.carried
-            found = Position(carried.lsn, carried.reached, carried.form, carried.clean)
+            found = Position(carried.lsn, carried.reached, carried.form, carried.clean, carried.ends)
         else:
             unclean.append(node.carried)
             version = node.parent
     for fold in reversed(unclean):
+        # The offsets belong to the LSN. Those of a lower LSN are not known.
+        ends = found.ends if found.lsn <= fold.since else {}
         found = Position(
-            min(found.lsn, fold.since), max(found.reached, fold.reached), found.form, clean=False
+            min(found.lsn, fold.since), max(found.reached, fold.reached), found.form, clean=False, ends=ends
         )
     return found
 

@@ -23,7 +23,7 @@ from cdcd.core.records.schemas import read_form
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import lineage, positions
 from cdcd.mirror.log.lineage import NO_VERSION
-from cdcd.mirror.log.positions import Ends, Positions
+from cdcd.mirror.log.positions import Began, Ends, Positions
 from cdcd.mirror.log.table import LogPlace, create, rows
 from cdcd.mirror.log.upkeep import LogUpkeep, Needs, no_needs
 from cdcd.mirror.stream.settings import MirrorSettings
@@ -66,6 +66,8 @@ class LogJob:
     Attributes:
         stopped: why topics are left out, by topic, as the last run found it.
         gaps: topics that lost records which the log has not read, with the reason.
+        began: topics that had lost records before the log began to read them.
+        ends: by topic and partition, an offset below which the log has all records.
         version: of the log, which has all that the query appended before it. NO_VERSION: none was looked at.
     """
 
@@ -91,6 +93,8 @@ class LogJob:
         self._mark = NO_VERSION
         self.stopped: dict[str, CdcdError] = {}
         self.gaps: Mapping[str, str] = {}
+        self.began: Mapping[str, Began] = {}
+        self.ends: Ends = {}
 
     @property
     def deleted(self) -> Mapping[str, int]:
@@ -126,7 +130,7 @@ class LogJob:
         place, settings = self._place, self._settings
         self._described = None
         has = positions.read(self._spark, place.name)
-        self._upkeep.deleted, self.gaps = has.summary.deleted, has.gaps
+        self._upkeep.deleted, self.gaps, self.began = has.summary.deleted, has.gaps, has.began
         self.stopped = {topic: error for topic, error in self.stopped.items() if topic in has.stopped}
         for topic in sorted(has.stopped.keys() - self.stopped.keys()):
             # A process before this one found it.
@@ -139,11 +143,14 @@ class LogJob:
         has, rolled_back = self._since_rollback(has)
         found, has = self._compare(has, None)
         topics = {topic: start.topic_id for topic, start in found.items()}
+        begins = {topic: positions.begin(has, topic, start) for topic, start in found.items()}
         number = has.number
-        if topics != has.topics or rolled_back:
-            # The log may have forgotten sets with higher numbers, whose checkpoints are still there.
-            number = max(number + 1, int(time.time() * 1000) if rolled_back else 0)
-            positions.note_started(self._spark, place, number, settings.name, topics, self._mark)
+        if topics != has.topics or rolled_back or not has.is_counted:
+            self._note_began(has, found)
+            # The log may have forgotten sets with higher numbers, whose checkpoints are still there, because it was
+            # rolled back, or dropped and made again.
+            number = max(number + 1, int(time.time() * 1000) if rolled_back or not number else 0)
+            positions.note_started(self._spark, place, number, settings.name, topics, self._mark, begins)
             # A log without a commit has no version.
             self.version = (
                 self.version or lineage.read(self._spark, place.name, place.table_format, "").current
@@ -174,15 +181,7 @@ class LogJob:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{int(settings.interval_s * 1000)} milliseconds")
-        # A partition without a record in the log is read from its present beginning.
-        begins = {
-            topic: {
-                **start.first,
-                **(has.ends.get(topic, {}) if has.ids.get(topic) == start.topic_id else {}),
-            }
-            for topic, start in found.items()
-        }
-        has = replace(has, number=number, topics=topics, ends=begins)
+        has = replace(has, number=number, topics=topics, ends=begins, is_counted=True)
         try:
             query = self._start(writer)
             try:
@@ -196,6 +195,27 @@ class LogJob:
                 "names.",
             ) from error
         return not changed
+
+    def _note_began(self, has: Positions, found: Mapping[str, TopicStart]) -> None:
+        """Note the topics that join and have lost records."""
+        late = [
+            topic
+            for topic, start in found.items()
+            if has.ids.get(topic) != start.topic_id and any(start.first.values())
+        ]
+        if not late:
+            return
+        written, _ = self._starts.both_ends(sorted(late))
+        began = {
+            topic: Began(
+                found[topic].topic_id,
+                {part: first for part, first in found[topic].first.items() if first},
+                written.get(topic, {}),
+            )
+            for topic in late
+        }
+        positions.note_began(self._spark, self._place, began)
+        self.began = {**self.began, **began}
 
     def _since_rollback(self, has: Positions) -> tuple[Positions, bool]:
         """The positions from which a query reads on, and whether it must not use the checkpoint of the last set.
@@ -258,6 +278,7 @@ class LogJob:
                 due = time.monotonic() + max(self._settings.interval_s, _POLL_S)
                 after = _ends(query) or has.ends
                 found, has = self._compare(has, after)
+                self.ends = has.ends
                 topics = {topic: start.topic_id for topic, start in found.items()}
                 # The end of a run with `once` is followed by the maintenance, after which `run` checks the rows.
                 if not ended and (topics != has.topics or not self._has_all_rows()):

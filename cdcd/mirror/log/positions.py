@@ -1,13 +1,16 @@
 """What the log says of its own topics: how far it has each of them, which stopped, and which the query has now.
 
 The log itself is the truth. Spark's checkpoint saves the reading of it, and may be lost: a query without a checkpoint
-starts at the offsets after the last ones of the log. Five kinds of rows are the log's own, and no record. They have no
+starts at the offsets after the last ones of the log. Six kinds of rows are the log's own, and no record. They have no
 day:
 
-- `started`, with the mirror's name, the mark of the log's version, and the topics with their ids in `value`. `off` is
-  the number of the set of topics. Each set has a checkpoint of its own, because a checkpoint that is older than the log
-  would give records twice.
+- `started`, with the mirror's name, the mark of the log's version, and the topics with their ids and offsets in
+  `value`. The offset of a partition without a record is its first one at that time. So a partition that is empty, and
+  loses records later, is found too. `off` is the number of the set of topics. Each set has a checkpoint of its own,
+  because a checkpoint that is older than the log would give records twice.
 - `stopped`, with a topic, its id and the reason. The topic is left out until the row is deleted.
+- `began`, with a topic and its id, if Kafka had removed records of it before the log began to read it, as when the log
+  was dropped and made again. `value` has the offsets of that time. It stays, because a table may lack these records.
 - `gap`, written together with `stopped`. It stays, because a table that is folded from the log lacks the lost records.
 - `table_stopped`, with the topic of a table that cannot be folded, since when, the reason, and the hint in `value`. The
   row is deleted when the table goes on.
@@ -16,7 +19,7 @@ day:
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
@@ -64,6 +67,29 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class Began:
+    """Where the log began to read a topic of which Kafka had removed records.
+
+    Attributes:
+        topic_id: Kafka's id of the topic.
+        first: by partition, the first offset that was there, if it was not 0.
+        ends: by partition, the offset after the last record of that time.
+    """
+
+    topic_id: str
+    first: Mapping[int, int]
+    ends: Mapping[int, int]
+
+    def after(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """The first offsets of partitions that lack records at or after `ends`, by partition."""
+        return {
+            part: first
+            for part, first in sorted(self.first.items())
+            if first > ends.get(part, 0) + (_MARKER if part in ends else 0)
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Positions:
     """What the log has.
 
@@ -80,6 +106,8 @@ class Positions:
         saved_at: time of the newest row `positions`, which each maintenance writes; None: there is none.
         tables: tables that cannot be folded, by topic.
         gaps: topics that lost records which the log has not read, with the reason.
+        began: topics that had lost records before the log began to read them.
+        is_counted: `ends` has each partition that the topics of the last set had when it was started.
     """
 
     ends: Ends = field(default_factory=dict)
@@ -94,6 +122,8 @@ class Positions:
     saved_at: datetime | None = None
     tables: Mapping[str, Stop] = field(default_factory=dict)
     gaps: Mapping[str, str] = field(default_factory=dict)
+    began: Mapping[str, Began] = field(default_factory=dict)
+    is_counted: bool = False
 
 
 def read(spark: SparkSession, name: str, version: str = "") -> Positions:
@@ -102,7 +132,11 @@ def read(spark: SparkSession, name: str, version: str = "") -> Positions:
     `version`: of the log. "": the current version.
     """
     log = at_version(spark, name, version)
-    own = log.filter("day IS NULL").select("kind", "topic", "off", "tbl", "ts", "reason", "value").collect()
+    own = (
+        log.filter("day IS NULL")
+        .select("kind", "topic", "topic_id", "off", "tbl", "ts", "reason", "value")
+        .collect()
+    )
     started = max((row for row in own if row["kind"] == "started"), key=lambda row: row["off"], default=None)
     saved = max((row for row in own if row["kind"] == "positions"), key=lambda row: row["off"], default=None)
     set_ = {} if started is None else json.loads(bytes(started["value"]))
@@ -129,6 +163,10 @@ def read(spark: SparkSession, name: str, version: str = "") -> Positions:
     for topic, each in said.get("topics", {}).items():
         if each["id"] == ids[topic]:
             ends[topic] = {int(part): end for part, end in each["ends"].items()}
+    for topic, each in set_.get("ends", {}).items():
+        parts = ends.setdefault(topic, {})
+        for part, end in each.items():
+            parts[int(part)] = max(parts.get(int(part), 0), end)
     for row in found:
         if row["topic_id"] == ids[row["topic"]]:
             parts = ends.setdefault(row["topic"], {})
@@ -158,7 +196,21 @@ def read(spark: SparkSession, name: str, version: str = "") -> Positions:
         None if saved is None else saved["ts"].astimezone(UTC),
         {row["topic"]: _table_stop(row) for row in own if row["kind"] == "table_stopped"},
         {row["topic"]: row["reason"] for row in own if row["kind"] == "gap"},
+        _began(own),
+        "ends" in set_,
     )
+
+
+def _began(own: Sequence[Row]) -> dict[str, Began]:
+    """By topic, the newest row `began`."""
+    found = {}
+    for row in sorted([row for row in own if row["kind"] == "began"], key=lambda row: row["ts"]):
+        said = json.loads(bytes(row["value"]))
+        first, ends = [
+            {int(part): offset for part, offset in said[name].items()} for name in ("first", "ends")
+        ]
+        found[row["topic"]] = Began(row["topic_id"], first, ends)
+    return found
 
 
 def at_version(spark: SparkSession, name: str, version: str) -> DataFrame:
@@ -194,18 +246,25 @@ def lost(has: Positions, found: Mapping[str, TopicStart]) -> dict[str, str]:
         elif start.topic_id != topic_id:
             reasons[topic] = "the topic was deleted, and made again under its name"
         else:
-            for part, end, first in passed(has.ends.get(topic, {}), start):
+            ends = has.ends.get(topic, {})
+            for part, end, first in passed(ends, start):
+                if part not in ends and not has.is_counted:
+                    # A former version of cdcd has not noted where the partition began.
+                    continue
                 reasons[topic] = f"partition {part} begins at offset {first}, and the log has it up to {end}"
                 break
     return reasons
 
 
 def passed(ends: Mapping[int, int], start: TopicStart) -> list[tuple[int, int, int]]:
-    """The partitions that begin after `ends` now, each with its end and its first offset."""
+    """The partitions that begin after `ends` now, each with its end and its first offset.
+
+    A partition that is not in `ends` was added to the topic later, so it had no record.
+    """
     return [
-        (part, ends[part], first)
+        (part, ends.get(part, 0), first)
         for part, first in sorted(start.first.items())
-        if part in ends and first > ends[part] + _MARKER
+        if first > ends.get(part, 0) + (_MARKER if part in ends else 0)
     ]
 
 
@@ -238,12 +297,62 @@ def starting(has: Positions, found: Mapping[str, TopicStart]) -> str:
     return json.dumps(offsets)
 
 
+def begin(has: Positions, topic: str, start: TopicStart) -> dict[int, int]:
+    """By partition, where a query reads on: after the last record of the log, or at the first one that is there.
+
+    The second is later only if a person let a stopped topic go on.
+    """
+    ends = has.ends.get(topic, {}) if has.ids.get(topic) == start.topic_id else {}
+    return {part: max(first, ends.get(part, 0)) for part, first in start.first.items()}
+
+
 def note_started(
-    spark: SparkSession, place: LogPlace, number: int, mirror: str, topics: Mapping[str, str], mark: str
+    spark: SparkSession,
+    place: LogPlace,
+    number: int,
+    mirror: str,
+    topics: Mapping[str, str],
+    mark: str,
+    ends: Ends,
 ) -> None:
-    """Append the row that starts a set of topics. `mark`: of the log's version before it."""
-    value = _json({"mirror": mirror, "topics": dict(sorted(topics.items())), "mark": mark})
+    """Append the row that starts a set of topics.
+
+    Args:
+        mark: of the log's version before it.
+        ends: of the topics, with each of their partitions.
+    """
+    value = _json({"mirror": mirror, "topics": dict(sorted(topics.items())), "mark": mark, "ends": ends})
     _append(spark, place, [{"kind": "started", "off": number, "value": value}])
+
+
+def note_began(spark: SparkSession, place: LogPlace, began: Mapping[str, Began]) -> None:
+    """Append a row for each topic that had lost records before the log begins to read it."""
+    rows = [
+        {
+            "kind": "began",
+            "topic": topic,
+            "topic_id": each.topic_id,
+            "value": _json({"first": each.first, "ends": each.ends}),
+        }
+        for topic, each in sorted(began.items())
+    ]
+    _append(spark, place, rows)
+
+
+def first_lsns(log: DataFrame, topic: str, topic_id: str, parts: Collection[int]) -> dict[int, int]:
+    """By partition, the LSN of the first change or truncate that the log has of it."""
+    rows = (
+        log.filter(
+            (sf.col("topic") == topic)
+            & (sf.col("topic_id") == topic_id)
+            & sf.col("part").isin(*parts)
+            & sf.col("kind").isin("change", "truncate")
+        )
+        .groupBy("part")
+        .agg(sf.min_by("lsn", "off").alias("lsn"))
+        .collect()
+    )
+    return {row["part"]: row["lsn"] for row in rows}
 
 
 def note_stopped(

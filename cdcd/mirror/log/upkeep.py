@@ -22,7 +22,7 @@ from typing import Final
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.core.pasted import read_table
+from cdcd.core.pasted import begin_again
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.positions import Positions, Summary, instant
@@ -318,8 +318,7 @@ def _not_held(table: str, days: int) -> LogExpired:
     return LogExpired(
         table,
         f"The log deleted changes of {table} that the table does not have, because they were older than {days} days.",
-        f"Read the table again: {read_table(table)}. To keep the log longer for stopped tables, raise "
-        "maintenance.log_held_days.",
+        f"{begin_again(table)} To keep the log longer for stopped tables, raise maintenance.log_held_days.",
     )
 
 

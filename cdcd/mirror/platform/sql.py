@@ -1,7 +1,9 @@
-"""Names and texts as Spark's SQL has them."""
+"""Names and texts as Spark's SQL has them, and the names of its errors."""
 
 import re
 from typing import Final
+
+from pyspark.errors import PySparkException
 
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`")
 
@@ -20,3 +22,9 @@ def text(value: str) -> str:
     """`value` as it stands between the quotes of a string of SQL."""
     # Spark's SQL replaces ${...}, wherever it stands.
     return value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
+
+
+def condition(error: PySparkException) -> str:
+    """The name of the error's condition, such as `TABLE_OR_VIEW_NOT_FOUND`. Spark 3.5 calls it the error's class."""
+    ask = getattr(error, "getCondition", None) or error.getErrorClass
+    return ask() or ""

@@ -10,6 +10,7 @@ import pytest
 from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.catalog.routing import parse_table, table_named
 from cdcd.core.pasted import (
+    begin_again,
     cdcd,
     identifier,
     literal,
@@ -47,6 +48,7 @@ def test_a_table_is_written_as_the_option_takes_it(table: str, option: str):
 
 def test_a_command_is_quoted_for_a_shell():
     assert read_table("app.$(id)") == "cdcd snapshot start --table 'app.$(id)'"
+    assert "cdcd tables resume 'app.$(id)' --config FILE." in begin_again("app.$(id)")
     assert read_table("a.b", where=True) == "cdcd snapshot start --table a.b --where '<condition>'"
     assert on_table("--relayout", 'a."') == """--relayout 'a.\"\"\"\"'"""
     assert cdcd("run", "--config", "my file") == "cdcd run --config 'my file'"

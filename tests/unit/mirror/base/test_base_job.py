@@ -10,9 +10,10 @@ import pytest
 from cdcd.core.errors import CdcdError, SinkError
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base import job
-from cdcd.mirror.base.fold import Folded, OvertakenError, Place
+from cdcd.mirror.base.fold import Folded
 from cdcd.mirror.base.formats import IcebergBase
-from cdcd.mirror.base.job import BaseJob
+from cdcd.mirror.base.job import LOOK_S, BaseJob, Found, Known, is_due
+from cdcd.mirror.base.part import OvertakenError, Place
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import job as log_job
@@ -253,3 +254,82 @@ def test_a_point_lists_the_versions_at_its_bound_and_names_tables_that_have_none
     # Another driver has folded `u` beyond the bound, and `events` has no key.
     assert listed == [(point, 0, ["public.events", "public.u"], {"t": 3, "v": 12})] * 2
     assert facts == [SetChanged(7, ("public.events", "public.u"))]
+
+
+@pytest.mark.parametrize(
+    ("known", "last", "now", "due"),
+    [
+        # Nobody has looked at the table.
+        (None, 5, 0.0, True),
+        (None, 0, 0.0, False),
+        # The log has something new, or not.
+        (Known(5, 0.0), 6, 0.0, True),
+        (Known(5, 0.0), 5, LOOK_S - 1, False),
+        # Its owner may have rolled it back meanwhile.
+        (Known(5, 0.0), 5, LOOK_S, True),
+        (Known(5, 0.0, is_empty=True), 0, LOOK_S, False),
+        (Known(5, 0.0, is_empty=True), 6, 0.0, True),
+    ],
+)
+def test_a_table_is_due_when_the_log_has_more_or_its_owner_may_have_changed_it(
+    known: Known | None, last: int, now: float, due: bool
+):
+    assert is_due(known, last, now, lacks=False, always=False) == due
+    # A topic that lost records is looked at once, and each table that exists for a consistent point.
+    assert is_due(known, last, now, lacks=True, always=False) == (due or known is None)
+    assert is_due(known, last, now, lacks=False, always=True) == (
+        due or (known is not None and not known.is_empty)
+    )
+
+
+def test_the_log_is_read_from_the_least_position_that_this_process_knows(
+    base: BaseJob, monkeypatch: pytest.MonkeyPatch
+):
+    read: list[tuple[int, int]] = []
+    has = {"t": 3, "u": 9}
+
+    def changes(_log: Any, since: int, bound: int) -> dict[str, dict[int, Found]]:
+        read.append((since, bound))
+        return {
+            topic: {0: Found(1, lsn) if lsn <= bound else Found(later=lsn)}
+            for topic, lsn in has.items()
+            if lsn > since
+        }
+
+    broken = {"u"}
+
+    def fold(_: Any, __: Any, place: Place, *___: Any) -> Folded:
+        if place.topic in broken:
+            raise SinkError("u: broken", hint="Mend it.")
+        return Folded(7)
+
+    described = ["t", "u", "quiet"]
+    monkeypatch.setattr(job, "look_after", changes)
+    monkeypatch.setattr(job, "fold", fold)
+    monkeypatch.setattr(positions, "at_version", lambda *_: None)
+    monkeypatch.setattr(base, "_described", lambda: list(described))
+
+    def round_(bound: int, now: float = 0.0) -> list[str]:
+        due = base._due(bound, now)
+        for topic in due:
+            base._fold(topic, bound)
+        return due
+
+    # The first round reads the whole log.
+    assert round_(9) == ["t", "u"]
+    # A table that stopped is tried again, and does not make the log be read again.
+    assert round_(12) == ["u"]
+    broken.clear()
+    assert round_(14) == ["u"]
+    has["quiet"] = 15
+    assert round_(16) == ["quiet"]
+    # A new table has its first change wherever it is.
+    described.append("new")
+    has["new"] = 2
+    assert round_(18) == ["new"]
+    assert read == [(0, 9), (9, 12), (12, 14), (14, 16), (0, 18)]
+    # A table has all records before the first change after the bound, and all that the log has if there is none.
+    base._log.ends = {"t": {0: 70, 1: 4}, "quiet": {0: 30}}
+    has |= {"t": 60}
+    assert round_(20) == []
+    assert base._ends == {"t": {0: 60, 1: 4}, "u": {}, "quiet": {0: 30}, "new": {}}

@@ -1,10 +1,11 @@
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import cdcd.mirror.log
 from cdcd.adapters.kafka.topic_facts import TopicStart
-from cdcd.mirror.log.positions import EARLIEST, Positions, lost, passed, starting, was_read
+from cdcd.mirror.log.positions import EARLIEST, Began, Positions, begin, lost, passed, starting, was_read
 
 HAS = Positions({"a": {0: 10, 1: 3}, "b": {0: 5}}, {"a": "A", "b": "B"}, {}, 1, {"a": "A", "b": "B"})
 
@@ -41,8 +42,31 @@ def test_a_query_starts_after_the_last_record_and_a_topic_of_another_id_at_its_b
     }
 
 
+def test_a_topic_is_read_on_after_the_log_or_where_it_begins_now():
+    start = TopicStart("A", {0: 4, 1: 7, 2: 5})
+    # Partition 1 has lost records, and a person let the topic go on.
+    assert begin(HAS, "a", start) == {0: 10, 1: 7, 2: 5}
+    assert begin(HAS, "a", replace(start, topic_id="Z")) == start.first
+
+
 def test_a_partition_that_begins_after_its_end_is_found_unless_a_marker_is_all_that_is_gone():
-    assert passed({0: 10, 1: 3}, TopicStart("A", {0: 12, 1: 4, 2: 9})) == [(0, 10, 12)]
+    assert passed({0: 10, 1: 3}, TopicStart("A", {0: 12, 1: 4, 2: 0})) == [(0, 10, 12)]
+
+
+def test_a_partition_that_was_added_and_lost_records_before_anybody_read_it_is_found():
+    found = {"a": TopicStart("A", {0: 10, 1: 3, 2: 7}), "b": TopicStart("B", {0: 0})}
+    counted = replace(HAS, is_counted=True)
+    assert lost(counted, found) == {"a": "partition 2 begins at offset 7, and the log has it up to 0"}
+    # A former version of cdcd did not note where a partition without a record began.
+    assert lost(HAS, found) == {}
+
+
+def test_a_table_lacks_the_records_that_were_gone_when_the_log_began_unless_it_had_them():
+    began = Began("T", {0: 5, 1: 9}, {0: 20, 1: 20})
+    assert began.after({}) == {0: 5, 1: 9}
+    # The offset after the last record may be a transaction's marker.
+    assert began.after({0: 4, 1: 7}) == {1: 9}
+    assert began.after({0: 20, 1: 9}) == {}
 
 
 def test_a_batch_read_the_records_if_the_log_goes_on_at_the_end_or_after_a_marker():

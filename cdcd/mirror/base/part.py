@@ -1,0 +1,322 @@
+"""The part of the log that a fold reads: what is in it, whether it is complete, and its changes as rows.
+
+The part is the rows of a table with `position < lsn <= bound`. It begins with the last truncate record, because no row
+from before it stays. A part that lacks changes is an error, which names what was lost.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from cdcd.core.errors import SinkError, SourceError, TransientError
+from cdcd.core.pasted import begin_again
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.records.encoder import (
+    HEADER_NEW_KEY,
+    HEADER_OLD_KEY,
+    HEADER_UNCHANGED,
+    HEADER_UNWRITABLE,
+)
+from cdcd.mirror.base.path import Path
+from cdcd.mirror.base.position import Position
+from cdcd.mirror.log.positions import Began, at_version, first_lsns
+from cdcd.mirror.records.changes import PROBLEM, parse
+from cdcd.mirror.records.descriptions import Form
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.targets.reduction import UNFIT, Summary, prepared, summary
+from cdcd.mirror.targets.reduction import reduced as reduce_changes
+
+Forms = Callable[[Collection[str]], Mapping[str, Form]]
+"""Gives the forms with these ids, as far as they are described."""
+
+_HEADERS: Final = {
+    HEADER_UNCHANGED: "unchanged",
+    HEADER_OLD_KEY: "oldkey",
+    HEADER_NEW_KEY: "newkey",
+    HEADER_UNWRITABLE: "unwritable",
+}
+"""The column of the log by the name of the header that it has."""
+
+
+class OvertakenError(TransientError):
+    """Others committed to the table during each attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartOfForm:
+    """What the log has of one form of a table in a part.
+
+    Attributes:
+        schema_id: "" if the records name no form.
+        first, last: (LSN, event number) of the first and the last record.
+        truncate, cut: the same of the first and the last truncate. None: there is none.
+    """
+
+    schema_id: str
+    count: int
+    first: tuple[int, int]
+    last: tuple[int, int]
+    truncate: tuple[int, int] | None
+    cut: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of the log that a fold reads.
+
+    Attributes:
+        lower: the part has changes that committed after it.
+        cut: (LSN, event number) of the truncate with which the part begins. Rows of the table from before it end. None:
+            the part has no truncate.
+        cut_at: partition and offset of that truncate.
+        forms: what the part has of each form.
+        topic_ids: Kafka's ids of the topic that the part was read from.
+    """
+
+    lower: int
+    cut: tuple[int, int] | None = None
+    cut_at: tuple[int, int] | None = None
+    forms: tuple[PartOfForm, ...] = ()
+    topic_ids: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is folded where.
+
+    Attributes:
+        table: `schema.table` at the source.
+        topic: the table's topic.
+        name: of the base table, in SQL.
+        log: name of the log, in SQL.
+        log_version: version of the log that is read; "": the current version.
+        log_begins: LSN up to which the log has removed rows of the topic; 0: it has all of them.
+        began: where the log began to read the topic, if Kafka had removed records of it before. None: it had not.
+        ends: by partition, an offset below which the log has all records of the topic, and none after the bound.
+        former_name: name that the relation had before, so that its rows begin with a truncate. None: it had no other.
+    """
+
+    table: str
+    topic: str
+    name: str
+    log: str
+    log_version: str = ""
+    log_begins: int = 0
+    began: Began | None = None
+    ends: Mapping[int, int] = field(default_factory=dict)
+    former_name: str | None = None
+
+
+class LogReader:
+    """Reads what the log has of one table.
+
+    Args:
+        forms: gives the forms of the table.
+        bound: greatest LSN that is read.
+    """
+
+    def __init__(self, spark: SparkSession, place: Place, forms: Forms, bound: int) -> None:
+        self._spark = spark
+        self._place = place
+        self._forms = forms
+        self._bound = bound
+
+    def part(self, position: Position, topic_id: str | None, *, whole: bool) -> Part:
+        """Return the part of the log that the fold must read. SinkError: the log lacks some of its changes.
+
+        `topic_id`: Kafka's id of the topic whose records the table has. None: it has none.
+        """
+        place = self._place
+        if position.reached > self._bound:
+            raise OvertakenError(
+                f"{place.table}: another writer folded {place.name} beyond the LSN that is known here to be complete.",
+                hint="The next fold has a later bound.",
+            )
+        found = self._parts(max(position.lsn, place.log_begins))
+        self._check_began(found, position, topic_id)
+        if found.cut is not None:
+            # Nothing from before the last truncate is in the table afterwards.
+            return replace(self._parts(found.cut[0] - 1, found.cut), cut=found.cut)
+        if position.lsn < place.log_begins:
+            lacks = (
+                "its position is not known, and"
+                if whole
+                else f"it is folded up to LSN {Lsn(position.lsn)}, and"
+            )
+            raise SinkError(
+                f"{place.table}: {lacks} the log {place.log} lacks the table's changes up to LSN "
+                f"{Lsn(place.log_begins)}.",
+                hint=begin_again(place.table),
+            )
+        return found
+
+    def _check_began(self, found: Part, position: Position, topic_id: str | None) -> None:
+        """SinkError: the table lacks records that Kafka had removed before the log began to read the topic."""
+        place = self._place
+        if place.began is None:
+            return
+        # Offsets of a former topic say nothing of this one.
+        gone = place.began.after(position.ends if topic_id in {None, place.began.topic_id} else {})
+        if gone and not self._replaces(found, gone):
+            part, first = min(gone.items())
+            raise SinkError(
+                f"{place.table}: the log {place.log} has {place.topic} from offset {first} of partition {part} on, and "
+                "the table lacks records before it.",
+                hint=begin_again(place.table),
+            )
+
+    def _replaces(self, part: Part, gone: Mapping[int, int]) -> bool:
+        """True if the last truncate of the part came after all records that Kafka had removed before the log began.
+
+        `gone`: by partition, the offset before which records are gone.
+        """
+        began = self._place.began
+        if began is None or part.cut is None or part.cut_at is None:
+            return False
+        number, offset = part.cut_at
+        if offset >= began.ends.get(number, 0):
+            # Kafka got the truncate when these records were gone.
+            return True
+        log = at_version(self._spark, self._place.log, self._place.log_version)
+        firsts = first_lsns(log, self._place.topic, began.topic_id, gone)
+        return all(part_ in firsts and firsts[part_] < part.cut[0] for part_ in gone)
+
+    def _rows(self, part: Part) -> DataFrame:
+        """The rows of the log that are in the part: changes and truncates of the topic up to the bound."""
+        log = at_version(self._spark, self._place.log, self._place.log_version)
+        rows = log.filter(
+            (sf.col("topic") == self._place.topic)
+            & sf.col("kind").isin("change", "truncate")
+            & (sf.col("lsn") > part.lower)
+            & (sf.col("lsn") <= self._bound)
+        )
+        if part.cut is not None:
+            lsn, event = part.cut
+            rows = rows.filter((sf.col("lsn") > lsn) | (_event() >= event))
+        return rows
+
+    def check_topic(self, topic_ids: Collection[str]) -> None:
+        if len(topic_ids) > 1:
+            raise SinkError(
+                f"{self._place.table}: the topic {self._place.topic} was deleted and made again, so changes may be "
+                "missing between its former records and those of now.",
+                hint=begin_again(self._place.table),
+            )
+
+    def _parts(self, lower: int, cut: tuple[int, int] | None = None) -> Part:
+        """The part after `lower`, or from the truncate `cut` on. `Part.cut` is that of its last truncate."""
+        at = sf.struct("lsn", _event().alias("ord"))
+        truncate = sf.when(
+            sf.col("kind") == "truncate", sf.struct("lsn", _event().alias("ord"), "part", "off")
+        )
+        rows = (
+            self._rows(Part(lower, cut))
+            .groupBy(sf.coalesce("schema_id", sf.lit("")).alias("id"))
+            .agg(
+                sf.count(sf.lit(1)).alias("count"),
+                sf.min(at).alias("first"),
+                sf.max(at).alias("last"),
+                sf.min(truncate).alias("truncate"),
+                sf.max(truncate).alias("cut"),
+                sf.collect_set("topic_id").alias("topic_ids"),
+            )
+            .collect()
+        )
+        forms = tuple(
+            [
+                PartOfForm(
+                    row["id"],
+                    row["count"],
+                    tuple(row["first"]),
+                    tuple(row["last"]),
+                    None if row["truncate"] is None else tuple(row["truncate"])[:2],
+                    None if row["cut"] is None else tuple(row["cut"])[:2],
+                )
+                for row in rows
+            ]
+        )
+        topic_ids = frozenset([topic_id for row in rows for topic_id in row["topic_ids"]])
+        last = max([tuple(row["cut"]) for row in rows if row["cut"] is not None], default=None)
+        cut_at = None if last is None else last[2:]
+        return Part(lower, last_truncate(forms), cut_at, forms, topic_ids)
+
+    def described(self, parts: Sequence[PartOfForm]) -> Mapping[str, Form]:
+        ids = [part.schema_id for part in parts]
+        found = self._forms([id_ for id_ in ids if id_])
+        unknown = sorted(set(ids) - found.keys())
+        if unknown:
+            raise SourceError(
+                f"{self._place.table}: no description of source.schema_id {', '.join(unknown) or 'NULL'} is known.",
+                hint="Start the daemon again, which describes its tables. If other programs wrote records to the "
+                f"topic, mark these records: UPDATE {self._place.log} SET kind = 'unreadable' WHERE topic = "
+                f"'{self._place.topic}' AND "
+                f"coalesce(schema_id, '') IN ({', '.join(repr(each) for each in unknown)})",
+            )
+        return found
+
+    def changes(self, part: Part, path: Path) -> DataFrame:
+        """The changes of the part, as changes of the last form."""
+        headers = [
+            sf.when(
+                sf.col(column).isNotNull(),
+                sf.struct(sf.lit(name).alias("key"), sf.col(column).cast("binary").alias("value")),
+            )
+            for name, column in _HEADERS.items()
+        ]
+        records = self._rows(part).select(
+            "key",
+            "value",
+            sf.filter(sf.array(*headers), lambda each: each.isNotNull()).alias("headers"),
+            "topic",
+            sf.col("part").alias("partition"),
+            sf.col("off").alias("offset"),
+            sf.col("ts").alias("timestamp"),
+            sf.col("schema_id").alias("form"),
+        )
+        found = []
+        for number, form in enumerate(path.forms):
+            mine = records.filter(sf.col("form") == form.schema.schema_id)
+            parsed = parse(mine, form.schema, form.rules)
+            parsed = parsed.withColumn(UNFIT, sf.col(PROBLEM).isNotNull()).drop(PROBLEM)
+            found.append(path.upgraded(parsed, number))
+        return prepared(reduce(DataFrame.unionByName, found))
+
+    def reduced(self, changes: DataFrame, schema: TableSchema) -> tuple[DataFrame, Summary]:
+        partial: frozenset[str] = frozenset()
+        while True:
+            rows = reduce_changes(changes, schema, partial).persist()
+            found = summary(rows, schema)
+            if found.unfit:
+                rows.unpersist()
+                raise self._unfit(changes)
+            if found.partial <= partial:
+                return rows, found
+            rows.unpersist()
+            partial |= found.partial
+
+    def _unfit(self, changes: DataFrame) -> SinkError:
+        """The error for changes that are not in the form that they name."""
+        first = (
+            changes.filter(sf.col(UNFIT)).orderBy("partition", "offset").select("partition", "offset").head()
+        )
+        assert first is not None, "one was counted"
+        place = f"topic = '{self._place.topic}' AND part = {first['partition']} AND off = {first['offset']}"
+        return SinkError(
+            f"{self._place.table}: the record at {self._place.topic}[{first['partition']}]@{first['offset']} is not in "
+            "the form that its schema_id names.",
+            hint="Find the program that wrote the record. To continue without the record, mark it in the log: "
+            f"UPDATE {self._place.log} SET kind = 'unreadable' WHERE {place}",
+        )
+
+
+def _event() -> Column:
+    return sf.coalesce(sf.col("ord"), sf.lit(0))
+
+
+def last_truncate(forms: Sequence[PartOfForm]) -> tuple[int, int] | None:
+    """(LSN, event number) of the last truncate of a part. None: there is none."""
+    return max([form.cut for form in forms if form.cut is not None], default=None)
