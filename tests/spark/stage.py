@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import psycopg
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from cdcd.core.records.encoder import is_watermark
@@ -178,16 +178,6 @@ class Source:
         for value in values:
             producer.produce(f"{self.name}.{table}", value, b"{}", partition=partition)
         assert producer.flush(30) == 0
-
-    def limit_records(self, table: str, size: int) -> None:
-        """Let the table's topic refuse batches of records above this number of bytes."""
-        entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(
-            ConfigResource.Type.TOPIC, f"{self.name}.{table}", incremental_configs=[entry]
-        )
-        admin = AdminClient({"bootstrap.servers": self.servers})
-        for altered in admin.incremental_alter_configs([resource]).values():
-            altered.result()
 
     def shorten(self, table: str, ends: Mapping[int, int]) -> None:
         """Delete the records of the table's topic before these offsets, by partition."""

@@ -26,7 +26,6 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    VariantType,
 )
 
 from cdcd.core.catalog.logical import extension_type, form_of
@@ -38,7 +37,7 @@ from cdcd.core.records.debezium_json.converter import Converter
 from cdcd.core.records.debezium_json.converters import Array, converter_for, converter_of
 from cdcd.mirror.records.rule import Rule
 from cdcd.mirror.records.schema import ColumnSchema
-from cdcd.mirror.records.types import rule_for
+from cdcd.mirror.records.types import is_variant, rule_for
 
 _TEXT_OID: Final = 25
 
@@ -73,7 +72,6 @@ _FORMS: Final[dict[type[DataType], str]] = {
     TimestampNTZType: "timestamp",
     TimestampType: "timestamptz",
     StructType: "point",
-    VariantType: "json",
 }
 """The form of a column whose form an older mirror did not write down."""
 
@@ -114,11 +112,11 @@ def _form(column: ColumnSchema) -> str:
     while isinstance(kind, ArrayType):
         depth, kind = depth + 1, kind.elementType
     form = form_of(column.type_oid, column.modifier, {}, dimensions=depth)
-    if rule_for(form, variant=isinstance(kind, VariantType)).spark == column.spark:
+    if rule_for(form, variant=is_variant(kind)).spark == column.spark:
         return form
     if isinstance(kind, DecimalType):
         return f"decimal({kind.precision},{kind.scale})" + "[]" * depth
-    return _FORMS.get(type(kind), "text") + "[]" * depth
+    return ("json" if is_variant(kind) else _FORMS.get(type(kind), "text")) + "[]" * depth
 
 
 def _json(column: ColumnSchema) -> str | None:

@@ -30,10 +30,12 @@ from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
+from pyspark.sql import types as spark_types
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    DataType,
     DateType,
     DecimalType,
     DoubleType,
@@ -46,9 +48,9 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    VariantType,
 )
 
+from cdcd.core.errors import ConfigError
 from cdcd.core.records.schemas import TableForm, is_default_lost
 from cdcd.mirror.records.mode_types import INFINITE_US, micros_of_ms, mode_rule, plain_micros_of_ms
 from cdcd.mirror.records.rule import Rule
@@ -149,6 +151,23 @@ _PLACEHOLDER_IS_TEXT: Final = (BooleanType, StructType)
 """Elements as which the placeholder for an array that was not sent does not parse: all of the record would fail."""
 
 
+def variant_type() -> DataType:
+    """Spark's type VARIANT. ConfigError: Spark 3.5 does not have it."""
+    found = getattr(spark_types, "VariantType", None)
+    if found is None:
+        raise ConfigError(
+            "Spark 3.5 has no type VARIANT for columns json and jsonb.",
+            hint="Set tables.json_as to string, or run the mirror with Spark 4.0 or later.",
+        )
+    made: DataType = found()
+    return made
+
+
+def is_variant(type_: DataType) -> bool:
+    """True for Spark's type VARIANT."""
+    return type_.typeName() == "variant"
+
+
 def rule_for(form: str, *, variant: bool = False) -> Rule:
     """The rule of a form (`ColumnForm.form`).
 
@@ -158,11 +177,12 @@ def rule_for(form: str, *, variant: bool = False) -> Rule:
     Raises:
         ValueError: a newer daemon writes a form that this version does not know.
         UnreadableFormError: a mode writes a form that a mirror cannot read.
+        ConfigError: this Spark has no VARIANT.
     """
     if form.endswith("[]"):
         return _array(rule_for(form.removesuffix("[]"), variant=variant))
     if form == "json" and variant:
-        return Rule(StringType(), VariantType(), sf.try_parse_json)
+        return Rule(StringType(), variant_type(), sf.try_parse_json)
     declared = _DECIMAL.fullmatch(form)
     if declared is not None:
         return _decimal(int(declared[1]), int(declared[2]))

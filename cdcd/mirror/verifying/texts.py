@@ -8,7 +8,9 @@ from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StructType, VariantType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StructType
+
+from cdcd.mirror.records.types import is_variant
 
 ABSENT: Final = "\x00"
 """Stands for NULL where texts are hashed. No value of PostgreSQL has this character."""
@@ -20,7 +22,7 @@ SHOWN: Final = 24
 
 def text(value: Column, type_: DataType) -> Column:
     """The text of a value; NULL for NULL. The session's time zone is UTC."""
-    if isinstance(type_, VariantType):
+    if is_variant(type_):
         return sf.to_json(value)
     if isinstance(type_, BinaryType):
         return sf.lower(sf.hex(value))

@@ -18,6 +18,7 @@ from cdcd.mirror.base.position import Position
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import job as log_job
 from cdcd.mirror.log import positions
+from cdcd.mirror.log.positions import Began
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.stream.consistency import Covered
 from cdcd.mirror.stream.points import Point
@@ -167,6 +168,24 @@ def test_a_fold_knows_which_changes_the_log_has_deleted(base: BaseJob, monkeypat
     base._fold("t", 7)
     base._fold("u", 7)
     assert begins == [5, 0]
+
+
+def test_a_fold_knows_where_the_log_began_and_which_records_it_has(
+    base: BaseJob, monkeypatch: pytest.MonkeyPatch
+):
+    places: list[Place] = []
+
+    def folded(_spark: Any, _format: Any, place: Place, *_: Any) -> Folded:
+        places.append(place)
+        return Folded(7)
+
+    began = Began("T", {0: 5}, {0: 9})
+    base._log.began = {"t": began}
+    monkeypatch.setattr(base, "_ends", {"t": {0: 9}})
+    monkeypatch.setattr(job, "fold", folded)
+    base._fold("t", 7)
+    base._fold("u", 7)
+    assert [(place.began, place.ends) for place in places] == [(began, {0: 9}), (None, {})]
 
 
 def test_retention_is_told_how_far_each_table_is_folded(base: BaseJob, monkeypatch: pytest.MonkeyPatch):

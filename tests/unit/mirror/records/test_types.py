@@ -2,9 +2,10 @@ import pytest
 from pyspark.sql.types import ArrayType, DecimalType, LongType, StringType
 
 from cdcd.core.catalog.relations import ColumnForm
+from cdcd.core.errors import ConfigError
 from cdcd.core.records.schemas import TableForm
 from cdcd.mirror.records.mode_types import UnreadableFormError
-from cdcd.mirror.records.types import rule_for, rules, table_schema
+from cdcd.mirror.records.types import is_variant, rule_for, rules, table_schema
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,16 @@ def test_each_form_has_its_type(form: str, spark: str):
 def test_json_is_variant_where_that_is_asked_for():
     assert rule_for("json", variant=True).spark.simpleString() == "variant"
     assert rule_for("json[]", variant=True).spark.simpleString() == "array<variant>"
+    assert is_variant(rule_for("json", variant=True).spark)
+    assert not is_variant(rule_for("json").spark)
+
+
+def test_variant_is_refused_where_spark_does_not_have_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr("pyspark.sql.types.VariantType")
+    assert rule_for("json").spark.simpleString() == "string"
+    with pytest.raises(ConfigError, match="VARIANT") as refused:
+        rule_for("json", variant=True)
+    assert "tables.json_as" in refused.value.hint
 
 
 @pytest.mark.parametrize("form", ["decimal_variable", "decimal_bytes(39,2)", "decimal_variable[]"])
