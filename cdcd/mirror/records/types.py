@@ -165,7 +165,7 @@ def variant_type() -> DataType:
 
 def is_variant(type_: DataType) -> bool:
     """True for Spark's type VARIANT."""
-    return type_.typeName() == "variant"
+    return bool(type_.typeName() == "variant")
 
 
 def rule_for(form: str, *, variant: bool = False) -> Rule:
