@@ -366,7 +366,7 @@ def test_no_condition_gets_out_of_its_place_writes_or_holds_anybody_up(database:
     prepare(database)
 
     async def examine() -> dict[str, str]:
-        options = {"examine_timeout_s": 0.5, "lock_timeout_s": 0.5}
+        options = {"timeouts": CatalogTimeouts(examine_s=0.5, lock_s=0.5)}
         async with opened(database, **options) as catalog:
             (oid,) = await catalog.published()
             (table,) = (await catalog.look([oid])).tables
