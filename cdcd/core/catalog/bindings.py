@@ -127,7 +127,7 @@ class Bindings:
     def oids(self) -> frozenset[int]:
         """Return the oids of the tables that something is known about, except those that are known to be dropped."""
         bound = [oid for tables in self._rules.values() for oid in tables]
-        return frozenset([*bound, *self._states, *self._resolved]) - self._dropped.keys()
+        return frozenset([*bound, *self._states, *self._resolved]).difference(self._dropped)
 
     def dropped(self, oids: Iterable[int], after: int) -> None:
         """Forget these tables as soon as everything before the LSN `after` is delivered.
