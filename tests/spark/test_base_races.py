@@ -17,8 +17,8 @@ from cdcd.mirror.base.formats import Version
 from cdcd.mirror.base.part import OvertakenError
 from cdcd.mirror.jars import DELTA, ICEBERG
 from tests.integration.daemon import until
-from tests.spark.base_model import WAITS_S, Lake, Slow, expected
-from tests.spark.source_model import Source
+from tests.spark.base_model import WAITS_S, Lake, Slow, as_row, expected
+from tests.spark.source_model import Source, change
 
 
 class Race:
@@ -210,3 +210,39 @@ def test_two_drivers_that_make_one_table_insert_each_key_once(lake: Lake, tmp_pa
     race = Race(lake, tmp_path, 3, begun=False)
     race.overtaken(phase, race.second, folds_on(race))
     race.check()
+
+
+@pytest.mark.parametrize("other", ["ahead", "behind", "same", "taken away"])
+@pytest.mark.parametrize(("table_format", "phase"), [each for each in PHASES if each[0] == DELTA])
+def test_two_folds_that_insert_one_key_in_delta_leave_it_once(
+    lake: Lake, tmp_path: Path, phase: str, other: str
+) -> None:
+    """Delta has no guard in the statement: the pinned version and Delta's own check of conflicts must suffice.
+
+    `other`: the bound of the fold that overtakes, beside that of the fold that is overtaken. "taken away": its owner
+    restores the version before it at once.
+    """
+    # GIVEN a table with rows, and a key that is inserted and then updated
+    race = Race(lake, tmp_path, 3)
+    race.fold(race.third)
+    before = race.version().pin
+    inserted, updated = race.third + 10, race.third + 20
+    more = {"schema_id": "form-1", "before": None, "partition": 0}
+    lake.append(
+        [as_row(change(op, lsn, 100, n) | more) for op, lsn, n in (("c", inserted, 1), ("u", updated, 2))]
+    )
+    slow, fast = {"ahead": (inserted, updated), "behind": (updated, inserted)}.get(other, (updated, updated))
+
+    def act(spark: SparkSession) -> None:
+        race.fold(fast, spark=spark)
+        if other == "taken away":
+            spark.sql(f"RESTORE TABLE {lake.table} TO VERSION AS OF {before}")
+
+    # WHEN one fold overtakes another one
+    race.overtaken(phase, slow, act)
+    # THEN the key is there once after the next fold
+    lake.fold(updated)
+    assert lake.rows() == expected(race.source, race.third) | {(100, 2, "title 2", "body 2")}
+    position = race.version().position
+    assert position is not None
+    assert (position.lsn, position.clean) == (updated, True)
