@@ -186,7 +186,7 @@ def test_a_topic_that_went_away_is_not_made_by_the_broker_behind_our_back(
     said = one.fail()
     assert said.code == 4
     assert one.topic in said.message
-    assert "The topic does not exist" in said.hint
+    assert "Create the topic that the error names" in said.hint
     assert one.topic not in one.topics()
     assert one.confirmed() <= before
     # Switched off, cdcd's own creation is not replaced by the broker's either.
