@@ -141,8 +141,11 @@ def test_many_tables_checks_records_and_a_standby(
     servers: tuple[PostgresServer, KafkaBroker], tmp_path: Path, pictures: Path
 ) -> None:
     postgres, broker = servers
-    dsn = postgres.dsn()
-    config = configuration("shop", dsn, broker.bootstrap_servers)
+    # The test before this one has left its tables and its pipeline in the other database.
+    with psycopg.connect(postgres.dsn(), autocommit=True) as sql:
+        sql.execute("CREATE DATABASE many")
+    dsn = postgres.dsn("many")
+    config = configuration("many", dsn, broker.bootstrap_servers)
     with Daemon(tmp_path / "daemon", config) as daemon, psycopg.connect(dsn, autocommit=True) as sql:
         for number in range(300):
             sql.execute(f"CREATE TABLE table_{number:03} (id int PRIMARY KEY, note text)")
