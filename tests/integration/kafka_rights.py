@@ -5,7 +5,9 @@ later. The broker answers DescribeAcls from that authorizer.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka.admin import (
@@ -18,10 +20,34 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from deploy.local import KafkaBroker
+
+PASSWORD: Final = "5asl-5ecret"
+"""Of the user cdcd of a guarded broker."""
+
 _WAIT_S: Final = 120.0
 
 _ANYTHING: Final[Any] = None
 """Of a filter; its annotations have str alone."""
+
+
+@contextmanager
+def guarded_broker(folder: Path) -> Iterator[KafkaBroker]:
+    """A broker that wants a password, and lets the user cdcd do only what an ACL allows."""
+    server = KafkaBroker(folder, users={"cdcd": PASSWORD})
+    server.start()
+    yield server
+    server.destroy()
+
+
+def login(password: str = PASSWORD) -> dict[str, str]:
+    """The client's properties for the user cdcd."""
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "cdcd",
+        "sasl.password": password,
+    }
 
 
 def allow(servers: str, bindings: Sequence[AclBinding]) -> None:

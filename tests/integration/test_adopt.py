@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.takeovers import Scene, Writer, await_true
+from tests.integration.takeovers import Found, Scene, Writer, await_true
 
 RATE = 100.0
 
@@ -17,6 +18,13 @@ def scene(database: Database, broker: KafkaBroker, unique: str, tmp_path: Path) 
     found = Scene(tmp_path, database.server, database.name, broker, unique)
     yield found
     found.close()
+
+
+def assert_nothing_lost(found: Found, last: int, said: dict[str, Any]) -> None:
+    """All rows up to `last` are there, those of cdcd once, and the command said how many both wrote."""
+    assert found.missing(last) == []
+    assert set(found.cdcd.values()) == {1}
+    assert found.twice == said["takeover"]["twice"]["events"]
 
 
 @pytest.mark.postgres(only=[18])
@@ -43,11 +51,8 @@ def test_a_takeover_misses_nothing_and_says_what_comes_twice(database: Database,
         process.await_event("stream.started")
         scene.await_records(100)
     scene.await_row(writer.last)
-    found = scene.read()
     # THEN nothing is missing, and what came twice is what the command said
-    assert found.missing(writer.last) == []
-    assert set(found.cdcd.values()) == {1}
-    assert found.twice == said["takeover"]["twice"]["events"]
+    assert_nothing_lost(scene.read(), writer.last, said)
     assert said["takeover"]["gap"] is None
     # AND the table that the connector leaves out has no topic
     assert said["publication"]["left_out"] == ["public.secrets"]
@@ -77,11 +82,8 @@ def test_a_connector_that_drops_its_slot_is_followed_by_a_slot_of_cdcds_own(
         daemon(scene.configuration()).await_event("stream.started")
         scene.await_records(100)
     scene.await_row(writer.last)
-    found = scene.read()
     # THEN nothing is missing, and what came twice is what the command said
-    assert found.missing(writer.last) == []
-    assert set(found.cdcd.values()) == {1}
-    assert found.twice == said["takeover"]["twice"]["events"]
+    assert_nothing_lost(scene.read(), writer.last, said)
 
 
 @pytest.mark.postgres(only=[18])

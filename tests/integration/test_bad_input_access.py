@@ -17,42 +17,28 @@ from deploy.local import KafkaBroker
 from tests.integration import kafka_rights
 from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
-from tests.integration.faults.trial import Trial
+from tests.integration.faults.trial import Trial, guarded_trial
+from tests.integration.kafka_rights import PASSWORD
 
 pytestmark = pytest.mark.postgres(only=18)
-
-PASSWORD = "5asl-5ecret"
 
 
 @pytest.fixture(scope="module")
 def _guarded_broker(scratch: Path) -> Iterator[KafkaBroker]:
-    server = KafkaBroker(scratch / "kafka-guarded", users={"cdcd": PASSWORD})
-    server.start()
-    yield server
-    server.destroy()
+    with kafka_rights.guarded_broker(scratch / "kafka-guarded") as server:
+        yield server
 
 
 @pytest.fixture
 def guarded(trial: Callable[..., Trial], database: Database, _guarded_broker: KafkaBroker) -> Trial:
     """A pipeline on a broker that wants a password and lets nobody do anything that no ACL allows."""
-    made = trial(
-        database.dsn(),
-        _guarded_broker.bootstrap_servers,
-        reader_servers=_guarded_broker.admin_bootstrap_servers,
-    )
-    made.secrets.append(PASSWORD)
+    made = guarded_trial(trial, database.dsn(), _guarded_broker)
     log_in(made, PASSWORD)
     return made
 
 
 def log_in(one: Trial, password: str) -> None:
-    properties = {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "cdcd",
-        "sasl.password": password,
-    }
-    one.configure(kafka={"properties": properties})
+    one.configure(kafka={"properties": kafka_rights.login(password)})
 
 
 def binding(kind: ResourceType, name: str, operation: AclOperation) -> AclBinding:

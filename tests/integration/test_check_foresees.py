@@ -39,22 +39,19 @@ from tests.integration.created_topics import create_topics
 from tests.integration.daemon import until
 from tests.integration.faults.holder import slot_holder, walsender
 from tests.integration.faults.trial import SECRET, Trial, command
-from tests.integration.kafka_rights import allow, revoke
+from tests.integration.kafka_rights import PASSWORD, allow, guarded_broker, login, revoke
 from tests.schema_registry import SchemaRegistry
 
 pytestmark = pytest.mark.postgres(only=18)
 
-PASSWORD: Final = "5asl-5ecret"
 ROLE: Final = "foreseen"
 READER: Final = "foreseen_reader"
 
 
 @pytest.fixture(scope="module")
 def _guarded_broker(scratch: Path) -> Iterator[KafkaBroker]:
-    server = KafkaBroker(scratch / "kafka-guarded-check", users={"cdcd": PASSWORD})
-    server.start()
-    yield server
-    server.destroy()
+    with guarded_broker(scratch / "kafka-guarded-check") as server:
+        yield server
 
 
 @dataclass
@@ -117,13 +114,7 @@ class Scene:
         broker: KafkaBroker = self.request.getfixturevalue("_guarded_broker")
         self.one.reader_servers = broker.admin_bootstrap_servers
         self.one.secrets.append(password)
-        properties = {
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "cdcd",
-            "sasl.password": password,
-        }
-        self.configure(kafka={"bootstrap_servers": broker.bootstrap_servers, "properties": properties})
+        self.configure(kafka={"bootstrap_servers": broker.bootstrap_servers, "properties": login(password)})
         bindings = [
             AclBinding(
                 kind,

@@ -1,7 +1,6 @@
 """One fate for each table: a fault of one table sets that table aside, others go on, and it comes back equal."""
 
 import json
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,15 +13,10 @@ from deploy.local import KafkaBroker
 from tests.integration import created_topics
 from tests.integration.conftest import Database
 from tests.integration.daemon import until
+from tests.integration.faults.tables import LARGE, OTHERS_S, envelopes, folded
 from tests.integration.faults.trial import Trial
 
 ON_18 = pytest.mark.postgres(only=18)
-
-LARGE = random.Random(3).randbytes(50_000).hex()
-"""Compression does not make it small."""
-
-OTHERS_S = 10.0
-"""How long the row of another table may take on a loaded machine. Alone, it takes less than two seconds."""
 
 
 def nothing(_one: Trial) -> None:
@@ -250,19 +244,8 @@ def filled(value: Any, name: str) -> Any:
 
 
 def rows_of(one: Trial, topic: str) -> dict[int, str]:
-    """What the topic says of the table: its records folded, as a reader with `read_committed` sees them."""
-    found: dict[int, str] = {}
-    for _, value, _ in one.records(topic):
-        if value is None:
-            continue
-        change = json.loads(value)
-        if change["op"] == "t":
-            found.clear()
-        elif change["op"] == "d":
-            found.pop(change["before"]["id"], None)
-        else:
-            found[change["after"]["id"]] = change["after"]["note"]
-    return found
+    """What the topic says of the table."""
+    return folded(envelopes(one, topic))
 
 
 def source(one: Trial) -> dict[int, str]:

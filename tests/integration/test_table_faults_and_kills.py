@@ -13,9 +13,9 @@ from deploy.local import KafkaBroker
 from tests.integration import created_topics
 from tests.integration.conftest import Database
 from tests.integration.daemon import until
+from tests.integration.faults.tables import LARGE
 from tests.integration.faults.trial import Trial, command
 from tests.integration.test_recording import lies_in_gap, missing_in, replayed, topic_records
-from tests.integration.test_table_faults import LARGE
 
 pytestmark = [pytest.mark.postgres(only=18), pytest.mark.chaos]
 

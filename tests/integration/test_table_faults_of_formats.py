@@ -1,9 +1,7 @@
 """Faults that need a schema registry, a broker with ACLs, or an encoding other than UTF-8: all tables come back."""
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,18 @@ from tests.attacks.test_writer_encodings import encoded
 from tests.integration import created_topics, kafka_rights
 from tests.integration.conftest import Database
 from tests.integration.daemon import until
-from tests.integration.faults.trial import Trial
+from tests.integration.faults.tables import (
+    LARGE,
+    OTHERS_S,
+    TableFault,
+    envelopes,
+    folded,
+    insert_other,
+    told_aside,
+)
+from tests.integration.faults.trial import Trial, guarded_trial
 from tests.integration.test_avro import values as avro_values
 from tests.integration.test_protobuf import messages, read
-from tests.integration.test_table_faults import LARGE, OTHERS_S
 from tests.schema_registry import SchemaRegistry
 
 pytestmark = [pytest.mark.postgres(only=18), pytest.mark.chaos]
@@ -40,35 +46,11 @@ Decode = Callable[[str], list[dict[str, Any]]]
 """Returns the envelopes of a topic."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """A table with a fault. Its columns `id` and `note` are compared.
-
-    Attributes:
-        fault: the kind of fault that is expected.
-        columns: of the table.
-        before: SQL before the daemon starts.
-        breaks: SQL that makes the fault, while the daemon runs.
-        mends: SQL that removes the cause.
-    """
-
-    table: str
-    fault: str
-    columns: str = "id int PRIMARY KEY, note text"
-    before: str = ""
-    breaks: str = "INSERT INTO {t} VALUES (2, 'at fault')"
-    mends: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"public.{self.table}"
-
-
 ALTERED = "ALTER TABLE {t} ADD more int; INSERT INTO {t} VALUES (2, 'at fault', 3)"
 
-FORMATS: dict[str, list[Case]] = {
+FORMATS: dict[str, list[TableFault]] = {
     "avro": [
-        Case(
+        TableFault(
             "twins",
             "rule",
             columns='id int PRIMARY KEY, note text, "a-b" int, a_b int',
@@ -81,11 +63,11 @@ FORMATS: dict[str, list[Case]] = {
 """Tables that the format has no schema for. In Protobuf, the second of two fields gets another name."""
 
 REGISTERED = [
-    Case("refused", "registry", breaks=ALTERED),
-    Case("unanswered", "registry", breaks=ALTERED),
-    Case("parted", "rule"),
-    Case("keyed", "rule"),
-    Case(
+    TableFault("refused", "registry", breaks=ALTERED),
+    TableFault("unanswered", "registry", breaks=ALTERED),
+    TableFault("parted", "rule"),
+    TableFault("keyed", "rule"),
+    TableFault(
         "huge",
         "size",
         breaks=f"INSERT INTO {{t}} VALUES (2, '{LARGE}')",
@@ -100,35 +82,12 @@ RULES: dict[str, Any] = {
 """Rules that cannot be followed. They are gone when the tables come back."""
 
 
-def envelopes(one: Trial, topic: str) -> list[dict[str, Any]]:
-    return [json.loads(value) for _, value, _ in one.records(topic) if value is not None]
-
-
-def rows_of(found: Sequence[Mapping[str, Any]]) -> Rows:
-    rows: Rows = {}
-    for each in found:
-        if each["op"] == "t":
-            rows.clear()
-        elif each["op"] == "d":
-            rows.pop(each["before"]["id"], None)
-        else:
-            rows[each["after"]["id"]] = each["after"]["note"]
-    return rows
-
-
 def other(one: Trial, number: int) -> float:
     """Insert a row into the table without a fault, and return the seconds until its topic has a record of it."""
-    one.execute("INSERT INTO other VALUES (%s)", number)
-    began, topic = time.monotonic(), f"{one.name}.public.other"
-    until(
-        lambda: number in [json.loads(key)["id"] for key, _, _ in one.records(topic)] or None,
-        f"the row {number}: {one.daemon.last_words()}",
-        90.0,
-    )
-    return time.monotonic() - began
+    return insert_other(one, number, f"{one.name}.public.other", 90.0)
 
 
-def create_tables(one: Trial, cases: Sequence[Case]) -> None:
+def create_tables(one: Trial, cases: Sequence[TableFault]) -> None:
     one.execute("CREATE TABLE other (id int PRIMARY KEY)")
     for each in cases:
         one.execute(f"CREATE TABLE {each.table} ({each.columns})")
@@ -137,41 +96,39 @@ def create_tables(one: Trial, cases: Sequence[Case]) -> None:
             one.execute(each.before.format(t=each.table))
 
 
-def break_tables(one: Trial, cases: Sequence[Case]) -> None:
+def break_tables(one: Trial, cases: Sequence[TableFault]) -> None:
     for each in cases:
         if each.breaks:
             one.execute(each.breaks.format(t=each.table))
 
 
-def await_aside(one: Trial, cases: Sequence[Case]) -> None:
+def await_aside(one: Trial, cases: Sequence[TableFault]) -> None:
     wanted = {each.name: each.fault for each in cases}
-
-    def found() -> dict[str, str]:
-        return {
-            event["table"]: event["fault"] for event in one.daemon.events if event["event"] == "table.aside"
-        }
-
-    until(lambda: found() == wanted or None, f"{wanted}, but {found()}: {one.daemon.last_words()}", 90.0)
+    until(
+        lambda: told_aside(one) == wanted or None,
+        f"{wanted}, but {told_aside(one)}: {one.daemon.last_words()}",
+        90.0,
+    )
     assert one.daemon.is_running()
 
 
-def mend_tables(one: Trial, cases: Sequence[Case]) -> None:
+def mend_tables(one: Trial, cases: Sequence[TableFault]) -> None:
     for each in cases:
         if each.mends:
             one.execute(each.mends.format(t=each.table))
 
 
-def ask_for(one: Trial, cases: Sequence[Case]) -> None:
+def ask_for(one: Trial, cases: Sequence[TableFault]) -> None:
     """Ask for all tables by one request. Those that are back already are named in the answer."""
     asked = json.dumps({"action": "resume_tables", "tables": [each.name for each in cases]})
     one.execute("SELECT pg_logical_emit_message(true, 'cdcd.snapshot', %s)", asked)
 
 
-def await_equal(one: Trial, cases: Sequence[Case], decode: Decode) -> None:
+def await_equal(one: Trial, cases: Sequence[TableFault], decode: Decode) -> None:
     """All topics have the rows of their tables, also a row that is inserted now."""
 
     def is_equal(topic: str, wanted: Rows) -> bool | None:
-        return rows_of(decode(topic)) == wanted or None
+        return folded(decode(topic)) == wanted or None
 
     for each in cases:
         one.execute(f"INSERT INTO {each.table} (id, note) VALUES (9, 'after')")
@@ -240,19 +197,15 @@ def test_tables_whose_schemas_are_refused_or_not_answered_are_set_aside_and_come
 
 @pytest.fixture(scope="module")
 def guarded_broker(scratch: Path) -> Iterator[KafkaBroker]:
-    server = KafkaBroker(scratch / "kafka-guarded-tables", users={"cdcd": PASSWORD})
-    server.start()
-    yield server
-    server.destroy()
+    with kafka_rights.guarded_broker(scratch / "kafka-guarded-tables") as server:
+        yield server
 
-
-PASSWORD = "5asl-5ecret"
 
 RIGHTS = [
-    Case("unwritable", "broker"),
-    Case("uncreated", "topic"),
-    Case("hidden", "topic"),
-    Case("taken", "broker"),
+    TableFault("unwritable", "broker"),
+    TableFault("uncreated", "topic"),
+    TableFault("hidden", "topic"),
+    TableFault("taken", "broker"),
 ]
 
 DENIED = {
@@ -281,12 +234,7 @@ def test_tables_whose_topics_deny_a_right_are_set_aside_and_come_back_by_themsel
     trial: Callable[..., Trial], database: Database, guarded_broker: KafkaBroker, delivery: str
 ):
     # GIVEN a broker with ACLs, on which some topics deny cdcd a right
-    one = trial(
-        database.dsn(),
-        guarded_broker.bootstrap_servers,
-        reader_servers=guarded_broker.admin_bootstrap_servers,
-    )
-    one.secrets.append(PASSWORD)
+    one = guarded_trial(trial, database.dsn(), guarded_broker)
     create_tables(one, RIGHTS)
     allowed = [
         (ResourceType.TOPIC, one.name, operation)
@@ -312,12 +260,7 @@ def test_tables_whose_topics_deny_a_right_are_set_aside_and_come_back_by_themsel
     one.configure(
         kafka={
             "delivery": delivery,
-            "properties": {
-                "security.protocol": "SASL_PLAINTEXT",
-                "sasl.mechanism": "PLAIN",
-                "sasl.username": "cdcd",
-                "sasl.password": PASSWORD,
-            },
+            "properties": kafka_rights.login(),
         },
         snapshot={"mode": "initial"},
         tables={"on_error": "set_aside"},
@@ -345,7 +288,7 @@ def test_tables_whose_topics_deny_a_right_are_set_aside_and_come_back_by_themsel
 
 
 ODD = [
-    Case(
+    TableFault(
         "undecodable",
         "value",
         columns="id int, note text, name text PRIMARY KEY DEFAULT gen_random_uuid()",
@@ -353,7 +296,7 @@ ODD = [
         breaks="INSERT INTO {t} VALUES (2, 'at fault', E'\\xe9')",
         mends="DELETE FROM {t} WHERE id = 2",
     ),
-    Case(
+    TableFault(
         "read",
         "value",
         columns="id int, note text, name text PRIMARY KEY DEFAULT gen_random_uuid()",
@@ -361,13 +304,13 @@ ODD = [
         breaks="",
         mends="DELETE FROM {t} WHERE id = 2",
     ),
-    Case(
+    TableFault(
         "huge",
         "size",
         breaks=f"INSERT INTO {{t}} VALUES (2, '{LARGE}')",
         mends="DELETE FROM {t} WHERE id = 2",
     ),
-    Case("keyed", "rule"),
+    TableFault("keyed", "rule"),
 ]
 
 

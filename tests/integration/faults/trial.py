@@ -14,7 +14,7 @@ Every DSN holds a password, and nothing that a process says may contain it: `clo
 import json
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from psycopg.conninfo import make_conninfo
 
 from cdcd.adapters.kafka.reading import NO_TOPIC
+from deploy.local import KafkaBroker
 from tests.integration.daemon import WAIT_S, Daemon, await_released, configuration, confirmed, drop_slot
 from tests.integration.faults import told
 from tests.integration.forked import run_cdcd
+from tests.integration.kafka_rights import PASSWORD
 from tests.integration.visible_records import await_decided
 
 SECRET: Final = "hush-5ecret"
@@ -331,3 +333,10 @@ def _reader(servers: str) -> Iterator[Consumer]:
         yield consumer
     finally:
         consumer.close()
+
+
+def guarded_trial(trial: Callable[..., Trial], dsn: str, broker: KafkaBroker) -> Trial:
+    """A pipeline on a broker that lets nobody do anything that no ACL allows (`kafka_rights.guarded_broker`)."""
+    made = trial(dsn, broker.bootstrap_servers, reader_servers=broker.admin_bootstrap_servers)
+    made.secrets.append(PASSWORD)
+    return made
