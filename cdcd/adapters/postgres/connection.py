@@ -16,7 +16,7 @@ contains a password.
 import asyncio
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Final, Literal
@@ -231,19 +231,7 @@ async def open_session(
         raise TransientError(f"{what}: the name service gave no answer in {connect_timeout_s:g} s") from None
     failures: list[Answer] = []
     for attempt in attempts:
-        info = conninfo.make_conninfo("", **attempt).encode()
-        try:
-            async with asyncio.timeout(connect_timeout_s):
-                outcome = await _attempt(info)
-                if isinstance(outcome, Answer) and _NO_UTF8 in outcome.message:
-                    # The names of a catalog are usually ASCII. Readers of values receive them without
-                    # conversion.
-                    attempt["client_encoding"] = "LATIN1"
-                    outcome = await _attempt(conninfo.make_conninfo("", **attempt).encode())
-                if isinstance(outcome, Answer) and find_refusal(outcome) is UNKNOWN_TRANSIENT:
-                    outcome = await _attempt(info, traced=True)
-        except TimeoutError:
-            outcome = _late(connect_timeout_s)
+        outcome = await _in_time(_attempts(attempt), connect_timeout_s)
         if not isinstance(outcome, Answer):
             session = _session(outcome)
             version = session.server_version
@@ -252,11 +240,9 @@ async def open_session(
                 return session
             newer = [f"-c {name}={value}" for name, value in _newer(version)]
             attempt["options"] = " ".join([str(attempt["options"]), *newer])
-            try:
-                async with asyncio.timeout(connect_timeout_s):
-                    outcome = await _attempt(conninfo.make_conninfo("", **attempt).encode(), traced=True)
-            except TimeoutError:
-                outcome = _late(connect_timeout_s)
+            outcome = await _in_time(
+                _attempt(conninfo.make_conninfo("", **attempt).encode(), traced=True), connect_timeout_s
+            )
             if not isinstance(outcome, Answer):
                 return _session(outcome)
         failures.append(outcome)
@@ -326,8 +312,26 @@ async def _attempt(info: bytes, *, traced: bool = False) -> pq.abc.PGconn | Answ
     return answer
 
 
-def _late(timeout_s: float) -> Answer:
-    return Answer("", f"timeout expired: no answer in {timeout_s:g} s")
+async def _attempts(parameters: dict[str, Any]) -> pq.abc.PGconn | Answer:
+    """Connect to one address. Changes `client_encoding` of the parameters for a database that has no UTF8."""
+    info = conninfo.make_conninfo("", **parameters).encode()
+    outcome = await _attempt(info)
+    if isinstance(outcome, Answer) and _NO_UTF8 in outcome.message:
+        # The names of a catalog are usually ASCII. Readers of values receive them without conversion.
+        parameters["client_encoding"] = "LATIN1"
+        outcome = await _attempt(conninfo.make_conninfo("", **parameters).encode())
+    if isinstance(outcome, Answer) and find_refusal(outcome) is UNKNOWN_TRANSIENT:
+        outcome = await _attempt(info, traced=True)
+    return outcome
+
+
+async def _in_time(attempt: Awaitable[pq.abc.PGconn | Answer], timeout_s: float) -> pq.abc.PGconn | Answer:
+    """Return the outcome of the attempt, or an answer that says that there was none in `timeout_s` seconds."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await attempt
+    except TimeoutError:
+        return Answer("", f"timeout expired: no answer in {timeout_s:g} s")
 
 
 def _session(pgconn: pq.abc.PGconn) -> Session:

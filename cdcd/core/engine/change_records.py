@@ -29,7 +29,7 @@ from cdcd.core.transactions.drafts import SpoolItem, events, oids_of, row_count
 from cdcd.core.transactions.steps import Changes
 
 Added = tuple[int, Changes | None]
-"""Number of events that were processed, and the events that are to be processed again; None: there are none."""
+"""Number of events that were processed, and the events to process again. None: no event is to be processed again."""
 
 
 class ChangeRecords:
@@ -146,14 +146,14 @@ class ChangeRecords:
         while place < len(records):
             topic, key, value, _ = records[place]
             size = record_bytes(key, value, None)
-            oid = self.relations.oid_of(topic) if size > self._limits.fails_over else None
+            oid = self.relations.oid_of(topic) if size > self._fails_over else None
             if oid is None:
                 # A record of a logical message is replaced by the sink.
                 place += 1
                 continue
             topics = self._encoder.tables.topics_of(oid)
             self._fates.fault(
-                oid, SIZE, too_large(topic, key, size, self._current.commit_lsn, self._limits.fails_over)
+                oid, SIZE, too_large(topic, key, size, self._current.commit_lsn, self._fails_over)
             )
             gone, place = without_large(records, place, topics)
             dropped += sum([record_bytes(key, value, None) for _, key, value, _ in gone])
@@ -183,8 +183,8 @@ class ChangeRecords:
             late = self._encoder.late_records(item, self._current.unix_us, self._records)
             if late is None:
                 kept.append(item)
-            elif late.largest > self._limits.fails_over:
-                lsn, limit = self._current.commit_lsn, self._limits.fails_over
+            elif late.largest > self._fails_over:
+                lsn, limit = self._current.commit_lsn, self._fails_over
                 self._fates.fault(
                     oids_of(item, True)[0], SIZE, too_large(late.topic, None, late.largest, lsn, limit)
                 )

@@ -16,13 +16,12 @@ The rules (`snapshot/placement.py`):
 from typing import Final
 
 from cdcd.core.engine.actions import Busy, Lost, Read, ReadAnswer
-from cdcd.core.engine.fates import BELONGS, SIZE, SNAPSHOT, VALUE
+from cdcd.core.engine.fates import BELONGS, SNAPSHOT, fault_of_rows
 from cdcd.core.engine.one_snapshot import is_sent
 from cdcd.core.engine.plans import RENAMED, OpenChunk, Plans, PlanState, TablePlan
 from cdcd.core.engine.queries import page_query, unreadable
 from cdcd.core.engine.rendering import Rendering
 from cdcd.core.engine.settings import SnapshotSettings
-from cdcd.core.errors import SinkError
 from cdcd.core.records.encoder import Encoded
 from cdcd.core.snapshot.placement import Window, oldest
 from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Refused, Rows, TooLarge, bytes_max
@@ -218,7 +217,7 @@ class ChunkReads:
         except BELONGS as error:
             if not self._plans.sets_aside:
                 raise
-            self._plans.fail(plan, SIZE if isinstance(error, SinkError) else VALUE, error)
+            self._plans.fail(plan, fault_of_rows(error), error)
             return
         if chunk is not None:
             chunks.settle(chunk)

@@ -36,7 +36,7 @@ class CurrentTransaction:
         self._metadata = encoder.metadata
         self._start = queue.position
         self._whole: Opened | None = None
-        """The open transaction as long as it is not cut."""
+        """The open transaction, until the queue ends a batch inside it. None: no transaction is open, or it was cut."""
         self._effects: list[Callable[[], None]] = []
 
     @property
@@ -64,8 +64,7 @@ class CurrentTransaction:
     def leave_out(self, count: int) -> None:
         """Count events that have no records."""
         self.encoder.skip(count)
-        if self.queue.enqueue(self.records, 0, count):
-            self.cut()
+        self.submit(0, count)
 
     def cut(self) -> None:
         """Note that the queue ended a batch inside the transaction."""

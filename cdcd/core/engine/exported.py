@@ -18,13 +18,13 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cdcd.core.engine.actions import Answer, Busy, Lost, Question, Read
-from cdcd.core.engine.fates import BELONGS, SET_ASIDE, SIZE, SNAPSHOT, VALUE, Fates
+from cdcd.core.engine.fates import BELONGS, SET_ASIDE, SNAPSHOT, Fates, fault_of_rows
 from cdcd.core.engine.queries import page_query, sql_names, unreadable
 from cdcd.core.engine.rendering import Rendering
 from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
-from cdcd.core.errors import CdcdError, FatalError, SinkError
+from cdcd.core.errors import CdcdError, FatalError
 from cdcd.core.records.encoder import Encoded
 from cdcd.core.records.markers import Marked, Markers
 from cdcd.core.snapshot.chunks import Chunk, Chunks
@@ -255,7 +255,7 @@ class Exported:
                     marked=marked,
                 )
             except BELONGS as error:
-                self._fates.fault(chunk.task.oid, SIZE if isinstance(error, SinkError) else VALUE, error)
+                self._fates.fault(chunk.task.oid, fault_of_rows(error), error)
 
     def _deliver(self, chunk: Chunk, rows: int, now: float) -> None:
         """Count the chunk's pages and rows, and end the task with its last page."""

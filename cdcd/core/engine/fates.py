@@ -108,6 +108,11 @@ def fault_of(error: CdcdError) -> str:
     return RULE
 
 
+def fault_of_rows(error: CdcdError) -> str:
+    """Return the kind of fault of an error that rows of a snapshot met."""
+    return SIZE if isinstance(error, SinkError) else VALUE
+
+
 class Fates:
     """The tables that are set aside.
 

@@ -37,10 +37,10 @@ from cdcd.core.engine.actions import (
     NotComparable,
     Question,
 )
-from cdcd.core.engine.fates import BELONGS, SIZE, VALUE, Fates
+from cdcd.core.engine.fates import BELONGS, Fates, fault_of_rows
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
-from cdcd.core.errors import CdcdError, SinkError
+from cdcd.core.errors import CdcdError
 from cdcd.core.facts import GapHealed, Observer, TableHealed, TableNotHealed, cut_short
 from cdcd.core.records.gaps import HealedTable
 from cdcd.core.snapshot.reading import SourceTable
@@ -162,7 +162,7 @@ class Healing:
         try:
             self._rendering.put_differences(table.oid, answer, event_no=first - 1)
         except BELONGS as error:
-            self._fates.fault(table.oid, SIZE if isinstance(error, SinkError) else VALUE, error)
+            self._fates.fault(table.oid, fault_of_rows(error), error)
 
     def _finish(self, now: float) -> None:
         """End the attempt. The record of the gap and the progress without `healing` are in one batch, so that a session

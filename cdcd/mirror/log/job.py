@@ -231,10 +231,14 @@ class LogJob:
             self._mark = versions.mark
             return has, False
         if versions.remembers(since):
-            message = "An owner rolled the log back or restored it, so it lacks records that were appended."
-            hint = "Nothing is to be done: the log reads these records from the topics again. If the topics have lost"
-            hint += " them, the topics stop by name."
-            self._observe(TableRolledBack(place.name, message, hint))
+            self._observe(
+                TableRolledBack(
+                    place.name,
+                    "An owner rolled the log back or restored it, so it lacks records that were appended.",
+                    "Nothing is to be done: the log reads these records from the topics again. If the topics have lost "
+                    "them, the topics stop by name.",
+                )
+            )
         then = positions.read(self._spark, place.name, fork)
         self._mark = versions.mark
         return replace(has, ends=then.ends, ids=then.ids), True
@@ -323,7 +327,7 @@ class LogJob:
             return False
         return all(
             positions.was_read(end, positions.next_record(self._spark, self._place.name, topic, part, end))
-            for part, end, _ in positions.passed(has.ends.get(topic, {}), start)
+            for part, end, _ in positions.passed(has.ends.get(topic, {}), start.first)
         )
 
     def _tell(self, topic: str, reason: str) -> None:

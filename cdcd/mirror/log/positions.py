@@ -68,7 +68,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """Where the log began to read a topic of which Kafka had removed records.
+    """The offsets at which the log began to read a topic. Kafka had removed earlier records of the topic.
 
     Attributes:
         topic_id: Kafka's id of the topic.
@@ -82,11 +82,7 @@ class Began:
 
     def after(self, ends: Mapping[int, int]) -> dict[int, int]:
         """The first offsets of partitions that lack records at or after `ends`, by partition."""
-        return {
-            part: first
-            for part, first in sorted(self.first.items())
-            if first > ends.get(part, 0) + (_MARKER if part in ends else 0)
-        }
+        return {part: first for part, _, first in passed(ends, self.first)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +243,7 @@ def lost(has: Positions, found: Mapping[str, TopicStart]) -> dict[str, str]:
             reasons[topic] = "the topic was deleted, and made again under its name"
         else:
             ends = has.ends.get(topic, {})
-            for part, end, first in passed(ends, start):
+            for part, end, first in passed(ends, start.first):
                 if part not in ends and not has.is_counted:
                     # A former version of cdcd has not noted where the partition began.
                     continue
@@ -256,14 +252,17 @@ def lost(has: Positions, found: Mapping[str, TopicStart]) -> dict[str, str]:
     return reasons
 
 
-def passed(ends: Mapping[int, int], start: TopicStart) -> list[tuple[int, int, int]]:
-    """The partitions that begin after `ends` now, each with its end and its first offset.
+def passed(ends: Mapping[int, int], begins: Mapping[int, int]) -> list[tuple[int, int, int]]:
+    """Return the partitions that begin after `ends`, each with its end and its first offset.
+
+    Args:
+        begins: by partition, the first offset that is there.
 
     A partition that is not in `ends` was added to the topic later, so it had no record.
     """
     return [
         (part, ends.get(part, 0), first)
-        for part, first in sorted(start.first.items())
+        for part, first in sorted(begins.items())
         if first > ends.get(part, 0) + (_MARKER if part in ends else 0)
     ]
 

@@ -50,7 +50,7 @@ def test_a_topic_is_read_on_after_the_log_or_where_it_begins_now():
 
 
 def test_a_partition_that_begins_after_its_end_is_found_unless_a_marker_is_all_that_is_gone():
-    assert passed({0: 10, 1: 3}, TopicStart("A", {0: 12, 1: 4, 2: 0})) == [(0, 10, 12)]
+    assert passed({0: 10, 1: 3}, {0: 12, 1: 4, 2: 0}) == [(0, 10, 12)]
 
 
 def test_a_partition_that_was_added_and_lost_records_before_anybody_read_it_is_found():
