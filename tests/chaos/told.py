@@ -1,4 +1,4 @@
-"""What a person is told: of each fault that ends a start or a run, of attacks, and of outages under load.
+"""Prints the words that a person sees: at each fault that ends a start or a run, at attacks, and at outages under load.
 
 `faults` runs the tests that break a pipeline (`FILES`), and makes a table of what `cdcd check` and `cdcd run` said in
 them. The tests judge the words; the table is for people to read.

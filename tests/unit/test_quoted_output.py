@@ -1,4 +1,4 @@
-"""Sentences that the documents quote from the output of commands are those of the code."""
+"""Each sentence that a document quotes from the output of a command stands in the code."""
 
 import ast
 import re

@@ -1,8 +1,8 @@
-"""What is done between two transactions of the stream.
+"""Sends records between two transactions of the stream.
 
-The rule: only there may records stand that belong to no transaction. These are heartbeats and watermarks, rows of
-snapshots, descriptions of tables, and the truncate records that end the former rows of a topic. Tables that are set
-aside come back only there.
+The rule: records that belong to no transaction stand only between two transactions. These records are heartbeats and
+watermarks, rows of snapshots, descriptions of tables, and the truncate records that end the former rows of a topic.
+Tables that are set aside come back only there.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Logical messages: which are requests to the daemon, which have records, and what a message that is too large leaves.
+"""Makes records of logical messages, passes requests on, and notes size and digest of a message that is too large.
 
 The rule: a message is an event like any other. A request has no record, and takes effect when its transaction's events
 count as delivered.

@@ -47,7 +47,7 @@ ENDS_AT_ONCE: Final = 500
 them take about 300 kB."""
 
 Answered = Callable[[object, Answer, float], None]
-"""Takes the answer to a question: what the question was about, the answer, and the time."""
+"""Takes the subject of a question, the answer to it, and the time (monotonic seconds)."""
 
 
 class BeforeStream:

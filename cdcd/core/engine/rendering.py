@@ -128,8 +128,8 @@ class SnapshotRows:
         return self._topics.awaited
 
     def is_defined(self, relation: Relation, looked: Looked, fates: Fates) -> bool:
-        """Define a table as it was looked up, and return True; False if the table is set aside, because no records can
-        be made of its rows.
+        """Define a table as it was looked up, and return True. If no records can be made of its rows, set the table
+        aside and return False.
         """
         try:
             self.define(relation, looked.description, looked.types)

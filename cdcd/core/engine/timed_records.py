@@ -1,10 +1,10 @@
 """Records that cdcd makes by itself, at intervals: heartbeats, and watermarks in the topics of tables.
 
 The rule for both: the LSN is the position of the newest checkpoint that the broker holds. So a reader that has read the
-record can read every change before its LSN. They stand between two transactions, and belong to the Kafka transaction
-and the checkpoint of the batch that they are delivered with. At most one of each kind is under way: a new one begins
-only after the last one was delivered. Those that were due in the meantime are left out. A session that ends, or that
-has lost the advisory lock, makes none.
+record can read every change before its LSN. Heartbeats and watermarks stand between two transactions, and belong to the
+Kafka transaction and the checkpoint of the batch that they are delivered with. At most one of each kind is under way: a
+new one begins only after the last one was delivered. cdcd leaves out the ones that were due in the meantime. A session
+that ends, or that has lost the advisory lock, makes none.
 
 **Heartbeats.** The LSN is not the position of the heartbeat's own batch: without Kafka transactions, a heartbeat may
 arrive before other records of its batch, and with them, readers see the records of one Kafka transaction at different

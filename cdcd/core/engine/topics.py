@@ -68,7 +68,7 @@ class Topics:
         self._keyless.add(topic)
 
     def wanted(self, ahead: tuple[str, ...] = ()) -> EnsureTopics | None:
-        """Return the topics to create or check now; None if there are none.
+        """Return the request to create or check topics now; None if no topic is to be created or checked.
 
         Args:
             ahead: topics of tables that are read later, which are created with the others.

@@ -260,7 +260,7 @@ class BaseJob:
         )
 
     def _due(self, bound: int, now: float) -> list[str]:
-        """The topics whose tables may lack something, those with most changes last.
+        """Return the topics whose tables may lack something, in the order of their number of changes.
 
         A table lacks something if the log has changes up to the bound that this process has not folded. It may lack
         something if it stopped, if its topic lost records, or if nobody looked at its commits for `LOOK_S`, because its

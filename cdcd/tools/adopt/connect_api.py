@@ -102,7 +102,7 @@ _SERVER: Final = {
     "debezium.format.key": "key.converter",
     "debezium.format.value": "value.converter",
 }
-"""What options of Debezium Server begin with, and what those of Kafka Connect have in their place."""
+"""By the beginning of an option of Debezium Server: the beginning of the same option in Kafka Connect."""
 
 _CONVERTERS: Final = {
     "json": "org.apache.kafka.connect.json.JsonConverter",
@@ -113,7 +113,7 @@ _CONVERTERS: Final = {
 
 
 def of_server(options: dict[str, str]) -> dict[str, str]:
-    """The options of Debezium Server as those of a connector. Others are returned as they are.
+    """Return the options of Debezium Server as options of a connector. Other options are returned unchanged.
 
     Debezium Server keeps its position in a file or a topic of its own, and writes to Kafka by the producer of its sink.
     """

@@ -209,8 +209,8 @@ def _source_of_event(event: dict[str, Any]) -> dict[str, Any] | None:
 
 
 FREE_S: Final = 60.0
-"""Seconds until the slot must be free after the connector has stopped: the walsender notices the closed "
-"connection."""
+"""Seconds until the slot must be free after the connector has stopped: the walsender notices the closed
+connection."""
 
 PASSED_S: Final = 300.0
 """Seconds until the connector must have confirmed a position of a moment ago. It stores its offsets once a minute."""
@@ -470,7 +470,7 @@ async def _await_past(sql: Connection, plan: TakeoverPlan, lsn: Lsn, what: str, 
 
 
 async def _free(sql: Connection, plan: TakeoverPlan) -> SlotState | None:
-    """The connector's slot when nobody reads it any more; None: the connector has dropped it."""
+    """Wait until nobody reads the connector's slot, and return the slot; None: the connector has dropped the slot."""
     deadline = time.monotonic() + FREE_S
     while (slot := await _connectors_slot(sql, plan)) is not None and slot.active:
         if time.monotonic() > deadline:

@@ -179,7 +179,7 @@ def test_a_connector_that_drops_its_slot_leaves_cdcd_another_one(value: str, dro
     found = adoption(slot__drop__on__stop=value)
     assert found.connector_slot == "debezium"
     assert found.config.postgres.slot == ("cdcd_inventory" if drops else "debezium")
-    # Without the database, nobody can create the slot while the connector runs.
+    # The slot must be created while the connector runs, which takes a connection to the database.
     assert ("slot.drop.on.stop" in found.blocking) is drops
     assert adoption().config.postgres.slot == "debezium"
 
