@@ -71,7 +71,7 @@ attacks: servers
 	$(PYTEST) $(BESIDE) -m "attack and not versions" tests/attacks
 
 # Upgrade, rolling upgrade and downgrade of a pipeline and a mirror, between commit 99c61843 (from git) and this version.
-upgrade: .venv/stamp-spark-test servers
+upgrade: .venv/stamp-spark servers
 	$(PYTEST) $(BESIDE) -m upgrade
 
 chaos: servers
