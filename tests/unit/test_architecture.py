@@ -545,6 +545,20 @@ def test_every_command_that_a_page_names_exists(page: Path):
     assert named <= commands
 
 
+def test_every_stamp_that_the_makefile_asks_for_has_a_rule():
+    """`make -n` of all targets would run the targets that call make themselves, so the rules are compared as texts."""
+    rules = re.findall(r"^([^\s#][^:=\n]*):(?!=)(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    made = {target for targets, _ in rules for target in targets.split()}
+    asked = {
+        word
+        for _, needed in rules
+        for word in needed.split()
+        if re.match(r"(\.venv|build)/[\w/-]*stamp", word)
+    }
+    assert ".venv/stamp-spark" in asked
+    assert asked <= made
+
+
 def test_every_event_that_the_page_on_snapshots_names_is_a_fact_or_a_key():
     """`a.b` between backticks is an event of the log, or a key of the configuration."""
     words = backticked((ROOT / "docs" / "snapshots.md").read_text())
