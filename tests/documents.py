@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from cdcd.cli.__main__ import cli
-from cdcd.core import facts, facts_operation
+from cdcd.core.facts import listing
 from cdcd.core.protocol.peek import CHANGES
 from cdcd.core.transactions.assembler import TRANSITIONS, StreamState
 from cdcd.mirror.watching import progress
@@ -123,7 +123,7 @@ def documents() -> dict[Path, str]:
         ROOT / "docs" / "check.md": codes.markdown(),
         ROOT / "docs" / "cli.md": commands(),
         ROOT / "docs" / "debezium-options.md": option_pages.markdown(),
-        ROOT / "docs" / "events.md": facts.markdown() + facts_operation.markdown() + progress.markdown(),
+        ROOT / "docs" / "events.md": listing.markdown() + progress.markdown(),
         ROOT / "docs" / "metrics.md": metrics.markdown() + mirror.markdown() + verify.markdown(),
     }
 

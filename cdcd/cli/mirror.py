@@ -20,7 +20,7 @@ from click.core import ParameterSource
 from cdcd.cli.options import Group, config_option
 from cdcd.cli.output import say as show
 from cdcd.core.errors import CdcdError, ConfigError, TransientError
-from cdcd.core.facts import Failed
+from cdcd.core.facts.process import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

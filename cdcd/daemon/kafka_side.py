@@ -30,17 +30,11 @@ from cdcd.config.reloading import reread
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import Ignored
 from cdcd.core.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
-from cdcd.core.facts import (
-    Fact,
-    KafkaRetry,
-    MessageOversized,
-    Observer,
-    RecordOversized,
-    TopicCreated,
-    TopicLost,
-    TransactionTimeoutUnknown,
-)
-from cdcd.core.facts_operation import CheckpointRecordsIgnored, TransactionalIdShared, TransactionEnded
+from cdcd.core.facts import Fact, Observer
+from cdcd.core.facts.operation import CheckpointRecordsIgnored, TransactionalIdShared, TransactionEnded
+from cdcd.core.facts.process import KafkaRetry, TransactionTimeoutUnknown
+from cdcd.core.facts.tables import TopicCreated, TopicLost
+from cdcd.core.facts.transactions import MessageOversized, RecordOversized
 from cdcd.core.pasted import read_table
 from cdcd.core.records.schema_registrations import SchemaIds
 from cdcd.daemon.settings import (

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from cdcd.core.engine.renewal import LARGE_BYTES
-from cdcd.core.facts import LargeMessageComing, LargeMessageEndedRun, LargeMessageReceived, Observer
+from cdcd.core.facts import Observer
+from cdcd.core.facts.transactions import LargeMessageComing, LargeMessageEndedRun, LargeMessageReceived
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.shortened import MessageLimits

@@ -48,7 +48,8 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.spooling import may_begin
 from cdcd.core.errors import SinkError, TopicRefusedError, TransientError, cause
-from cdcd.core.facts import Observer, SpoolSpilled
+from cdcd.core.facts import Observer
+from cdcd.core.facts.transactions import SpoolSpilled
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.core.snapshot.reading import Visibility

@@ -31,22 +31,22 @@ from cdcd.config.loading import Config
 from cdcd.core.engine.checkpoint import MISSING_SLOT_HINT
 from cdcd.core.engine.startup_requests import SlotMade, SlotSeen
 from cdcd.core.errors import CdcdError, FencedError, PositionError, SourceError, TransientError
-from cdcd.core.facts import (
-    LockAcquired,
-    LockForeign,
-    Observer,
-    PublicationCreated,
-    SessionEnded,
-    SlotCreated,
-    SlotWaiting,
-    StandbyWaiting,
-)
-from cdcd.core.facts_operation import (
+from cdcd.core.facts import Observer
+from cdcd.core.facts.operation import (
     HeartbeatQueryFailed,
     HeartbeatQueryRuns,
     PostgresWarned,
     TableLocked,
     WalShort,
+)
+from cdcd.core.facts.start import (
+    LockAcquired,
+    LockForeign,
+    PublicationCreated,
+    SessionEnded,
+    SlotCreated,
+    SlotWaiting,
+    StandbyWaiting,
 )
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.signals import PREFIX, RESUME_TABLES, STOP_TABLES, Signal

@@ -21,8 +21,9 @@ from cdcd.adapters.postgres.publication import PublishedTable
 from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.adapters.postgres.tables import locked_tables
 from cdcd.core.errors import FatalError, TransientError
-from cdcd.core.facts import Observer, PublicationChanged, PublicationDiffers
-from cdcd.core.facts_operation import TableLocked
+from cdcd.core.facts import Observer
+from cdcd.core.facts.operation import TableLocked
+from cdcd.core.facts.tables import PublicationChanged, PublicationDiffers
 
 Mode = Literal["never", "owner", "function"]
 

@@ -29,7 +29,7 @@ from cdcd.core.engine.spooling import SPOOLING_S_MIN, Spooling
 from cdcd.core.engine.startup_requests import SlotSeen
 from cdcd.core.errors import TransientError, cause
 from cdcd.core.facts import Observer
-from cdcd.core.facts_operation import DurableSpoolEnded, DurableSpoolStarted
+from cdcd.core.facts.operation import DurableSpoolEnded, DurableSpoolStarted
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.versions import start_options
 from cdcd.daemon.durable_log import log_error, open_log

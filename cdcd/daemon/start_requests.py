@@ -56,8 +56,9 @@ from cdcd.core.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.core.errors import ConfigError
-from cdcd.core.facts import ColumnRuleUnmatched, Observer
-from cdcd.core.facts_operation import DurableSpoolDelivered
+from cdcd.core.facts import Observer
+from cdcd.core.facts.operation import DurableSpoolDelivered
+from cdcd.core.facts.rules import ColumnRuleUnmatched
 from cdcd.daemon.durable_log import log_error, open_log
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.postgres_side import PostgresSide

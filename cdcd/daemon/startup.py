@@ -14,13 +14,9 @@ from cdcd.config.loading import Config
 from cdcd.core.engine.leavings import Leaving
 from cdcd.core.engine.startup import FormerSessions, GapChoice, Ready, Start
 from cdcd.core.errors import CdcdError
-from cdcd.core.facts import (
-    FilterUnmatched,
-    Observer,
-    OutboxUnpublished,
-    RoutesUnmatched,
-    SlotDropped,
-)
+from cdcd.core.facts import Observer
+from cdcd.core.facts.rules import FilterUnmatched, OutboxUnpublished, RoutesUnmatched
+from cdcd.core.facts.start import SlotDropped
 from cdcd.core.records.schema_registrations import SchemaIds
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.daemon.kafka_side import KafkaSide

@@ -50,20 +50,19 @@ from cdcd.core.errors import (
     cause,
     out_of_files,
 )
-from cdcd.core.facts import (
+from cdcd.core.facts import Observer
+from cdcd.core.facts.operation import DurableSpoolStopped, KafkaTokenFailed, TransactionHanging
+from cdcd.core.facts.process import (
     ConfigRefused,
     ConfigReloaded,
     Crashed,
     Failed,
-    Observer,
-    PartitionsAdded,
     ShutdownFinished,
     ShutdownForced,
     ShutdownRequested,
-    SlotKept,
-    Started,
 )
-from cdcd.core.facts_operation import DurableSpoolStopped, KafkaTokenFailed, TransactionHanging
+from cdcd.core.facts.start import SlotKept, Started
+from cdcd.core.facts.tables import PartitionsAdded
 from cdcd.daemon import process
 from cdcd.daemon.durable_log import has_log
 from cdcd.daemon.kafka_side import KafkaSide

@@ -13,16 +13,15 @@ from cdcd.adapters.postgres.connection import Connection
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.errors import TransientError
-from cdcd.core.facts import (
+from cdcd.core.facts import Observer
+from cdcd.core.facts.rules import (
     FieldRuleUnmatched,
     KeyRepeats,
     KeyRuleUnmatched,
-    Observer,
     PartitionRuleUnmatched,
     RowsMove,
-    TablePatternUnmatched,
-    TablesLeftOut,
 )
+from cdcd.core.facts.tables import TablePatternUnmatched, TablesLeftOut
 from cdcd.daemon.rules.tables import (
     FieldFacts,
     KeyFacts,

@@ -32,8 +32,10 @@ from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.logged import LoggedSession
 from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.engine.startup import Ready
-from cdcd.core.facts import Observer, SlotWaiting, StreamStarted, TypeDropped
-from cdcd.core.facts_operation import DurableSpoolDelivering, RecordingStarted, RecordingStopped
+from cdcd.core.facts import Observer
+from cdcd.core.facts.operation import DurableSpoolDelivering, RecordingStarted, RecordingStopped
+from cdcd.core.facts.start import SlotWaiting, StreamStarted
+from cdcd.core.facts.tables import TypeDropped
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.protocol.versions import Options

@@ -17,7 +17,7 @@ from typing import Final
 from cdcd.config.models import Config
 from cdcd.core.errors import CdcdError, TransientError, out_of_files
 from cdcd.core.facts import Observer, cut_short
-from cdcd.core.facts_operation import HttpActionAsked, HttpActionRefused
+from cdcd.core.facts.operation import HttpActionAsked, HttpActionRefused
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.signals import RESUME_TABLES, STOP_TABLES, Signal
 from cdcd.telemetry.access import bearer_token, is_cross_site

@@ -20,8 +20,9 @@ from typing import Any, Final, Literal
 
 from cdcd.core.engine.reachability import Reachability, Waiting
 from cdcd.core.engine.wal_forecast import WalForecast
-from cdcd.core.facts import Fact, Observer, Side, TableHealed
-from cdcd.core.facts_operation import CheckpointRecordsIgnored, StreamProgressed
+from cdcd.core.facts import Fact, Observer, Side
+from cdcd.core.facts.operation import CheckpointRecordsIgnored, StreamProgressed
+from cdcd.core.facts.tables import TableHealed
 from cdcd.core.snapshot.progress import Progress
 from cdcd.telemetry.logs import LastProblems
 from cdcd.telemetry.throughput import DelayTimes, Throughput, Totals

@@ -20,7 +20,8 @@ from cdcd.cli.output import say
 from cdcd.config.sections.process import LogConfig
 from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.catalog.routing import parse_table, table_named
-from cdcd.core.facts import Failed, TableAdded
+from cdcd.core.facts.process import Failed
+from cdcd.core.facts.tables import TableAdded
 from cdcd.core.pasted import identifier, literal, on_table, qualified, quoted, read_table, shell
 from cdcd.core.visible import visible
 from cdcd.telemetry.findings import Finding

@@ -14,7 +14,7 @@ from cdcd.config.masking import mask_text, masked_dsn
 from cdcd.config.reference import effective_yaml
 from cdcd.config.sections.process import LogConfig
 from cdcd.core.errors import CdcdError
-from cdcd.core.facts import Failed
+from cdcd.core.facts.process import Failed
 from cdcd.telemetry.logs import LastProblems, configure_logging
 from tests.dsns import draw, leaked
 

@@ -26,7 +26,9 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import SinkError, SinkUnavailableError
-from cdcd.core.facts import Fact, KafkaRetry, TopicCreated, TopicLost, TransactionTimeoutUnknown
+from cdcd.core.facts import Fact
+from cdcd.core.facts.process import KafkaRetry, TransactionTimeoutUnknown
+from cdcd.core.facts.tables import TopicCreated, TopicLost
 from cdcd.core.records.schemas import TableForm
 from cdcd.core.transactions.position import Position
 from cdcd.daemon.kafka_side import KafkaSide

@@ -10,7 +10,7 @@ import pytest
 from cdcd.adapters.postgres.connection import connect, parse_dsn
 from cdcd.config.loading import parse_config
 from cdcd.core.facts import Fact
-from cdcd.core.facts_operation import WalShort
+from cdcd.core.facts.operation import WalShort
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.telemetry.metrics import DEFINITIONS
 from cdcd.telemetry.state import Telemetry

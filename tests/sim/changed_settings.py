@@ -4,7 +4,8 @@ from random import Random
 
 from cdcd.core.engine.checkpoint import Checkpoint, RecordSettings
 from cdcd.core.engine.record_settings import ROOTS
-from cdcd.core.facts import Fact, RecordSettingChanged
+from cdcd.core.facts import Fact
+from cdcd.core.facts.start import RecordSettingChanged
 from tests.sim.expected import PromiseBrokenError
 
 SETTING = "filters.tables"

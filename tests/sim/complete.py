@@ -1,7 +1,8 @@
 """Which tables must be equal to their topics in the end, by what the daemon was asked and what it said (G9)."""
 
 from cdcd.core.engine.checkpoint import Checkpoint
-from cdcd.core.facts import Fact, SnapshotSignalled, SnapshotTableFailed, SnapshotTableFinished
+from cdcd.core.facts import Fact
+from cdcd.core.facts.snapshot import SnapshotSignalled, SnapshotTableFailed, SnapshotTableFinished
 from tests.sim.catalog import SCHEMA, Definition
 from tests.sim.expected import PromiseBrokenError
 from tests.sim.requests import PARTITIONED

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import PositionError, WithheldError
-from cdcd.core.facts import Fact, GapAccepted, TableResumed, TableSetAside
+from cdcd.core.facts import Fact
+from cdcd.core.facts.start import GapAccepted
+from cdcd.core.facts.tables import TableResumed, TableSetAside
 from cdcd.core.protocol.lsn import Lsn
 from tests.sim.aside import AsideSeen
 from tests.sim.broker import Broker

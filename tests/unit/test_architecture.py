@@ -26,7 +26,6 @@ PATH = (
     "build",
     "core.bounded_json",
     "core.facts",
-    "core.facts_operation",
     "core.retry",
     "core.visible",
     "core.pasted",
@@ -246,7 +245,8 @@ def test_every_pure_package_is_compiled():
         and node.targets[0].id == "PACKAGES"
     ]
     compiled = {path.removeprefix("cdcd/") for path in ast.literal_eval(assigned)}
-    folders = {name.replace(".", "/") for name in PURE}
+    # mypyc takes a dataclass's ClassVar with a value for a field with a default, and every fact has two of these.
+    folders = {name.replace(".", "/") for name in PURE} - {"core/facts"}
     assert compiled == {name for name in folders if (ROOT / "cdcd" / name).is_dir()}
 
 

@@ -13,7 +13,8 @@ from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.publication import SCHEMA_SINCE
 from cdcd.adapters.postgres.refusals import TableBusyError
-from cdcd.core.facts import Fact, PartitionAttached, PartitionDetached, PartitionTruncated
+from cdcd.core.facts import Fact
+from cdcd.core.facts.tables import PartitionAttached, PartitionDetached, PartitionTruncated
 from cdcd.core.pasted import read_table
 
 # Only the catalog is read, because pg_partition_tree and pg_publication_tables wait for locks on the

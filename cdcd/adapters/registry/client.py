@@ -33,7 +33,7 @@ from cdcd.config.sections.registry import RegistryConfig
 from cdcd.core.engine.reachability import Reachability
 from cdcd.core.errors import CdcdError, ConfigError, RegistryUnavailableError, SinkError, TransientError
 from cdcd.core.facts import Observer
-from cdcd.core.facts_operation import SchemaIdsForgotten, SchemaRegistered, SubjectUnanswered
+from cdcd.core.facts.operation import SchemaIdsForgotten, SchemaRegistered, SubjectUnanswered
 from cdcd.core.records.schema_registrations import SchemaIds, SchemaUse
 
 CONTENT: Final = "application/vnd.schemaregistry.v1+json"

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.engine.topics import Topics
-from cdcd.core.facts import Observer, TransactionLarge
+from cdcd.core.facts import Observer
+from cdcd.core.facts.transactions import TransactionLarge
 from cdcd.core.records.encoder import Encoder, LateRecords, Record
 from cdcd.core.transactions.steps import Closed, Opened
 

@@ -24,7 +24,8 @@ from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.topics import Topics
 from cdcd.core.errors import CdcdError, SinkError, WithheldError
-from cdcd.core.facts import Observer, RelationChanged
+from cdcd.core.facts import Observer
+from cdcd.core.facts.tables import RelationChanged
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.encoder import Encoder
 from cdcd.core.records.schema_registrations import SchemaUse

@@ -13,7 +13,9 @@ from typing import Final
 
 from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.errors import CdcdError, TransientError
-from cdcd.core.facts import LockLost, Observer, PostgresStopping
+from cdcd.core.facts import Observer
+from cdcd.core.facts.process import PostgresStopping
+from cdcd.core.facts.start import LockLost
 
 UNSTREAMED_S: Final = 60.0
 """Minimum time to run with streaming off. A workload that needed it once will probably need it again."""

@@ -20,7 +20,8 @@ from typing import Final
 
 from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.errors import CdcdError, ConfigError, SinkError, SourceError, WithheldError
-from cdcd.core.facts import Observer, TableLeft, TableResumed, TableSetAside, cut_short
+from cdcd.core.facts import Observer, cut_short
+from cdcd.core.facts.tables import TableLeft, TableResumed, TableSetAside
 from cdcd.core.pasted import resume_table
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Relation

@@ -41,7 +41,8 @@ from cdcd.core.engine.fates import BELONGS, Fates, fault_of_rows
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.errors import CdcdError
-from cdcd.core.facts import GapHealed, Observer, TableHealed, TableNotHealed, cut_short
+from cdcd.core.facts import Observer, cut_short
+from cdcd.core.facts.tables import GapHealed, TableHealed, TableNotHealed
 from cdcd.core.records.gaps import HealedTable
 from cdcd.core.snapshot.reading import SourceTable
 

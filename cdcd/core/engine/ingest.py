@@ -18,7 +18,7 @@ from cdcd.core.engine.current_transaction import CurrentTransaction
 from cdcd.core.engine.left_out import KeptStep, LeftOut, LeftOutTables, WentOut
 from cdcd.core.engine.message_records import MessageRecords
 from cdcd.core.engine.renewal import Renewal
-from cdcd.core.facts import PrepareMissing
+from cdcd.core.facts.transactions import PrepareMissing
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Relation

@@ -26,7 +26,8 @@ from cdcd.core.engine.queries import sql_names
 from cdcd.core.engine.rendering import Rendering
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.errors import ConfigError, SinkError, SourceError
-from cdcd.core.facts import Observer, SnapshotPartitions, SnapshotRestarted
+from cdcd.core.facts import Observer
+from cdcd.core.facts.snapshot import SnapshotPartitions, SnapshotRestarted
 from cdcd.core.snapshot.chunks import Chunks
 from cdcd.core.snapshot.reading import SourceTable
 from cdcd.core.snapshot.signals import RESUMED

@@ -10,7 +10,8 @@ from typing import Final
 
 from cdcd.core.engine.current_transaction import CurrentTransaction
 from cdcd.core.engine.requests import Requests
-from cdcd.core.facts import MessageOversized, Observer
+from cdcd.core.facts import Observer
+from cdcd.core.facts.transactions import MessageOversized
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import LogicalMessage

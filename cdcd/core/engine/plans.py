@@ -19,7 +19,8 @@ from cdcd.core.engine.fates import Fates
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.watched import WatchedTables
 from cdcd.core.errors import FatalError, SourceError
-from cdcd.core.facts import Observer, SnapshotRestarted, SnapshotWaiting
+from cdcd.core.facts import Observer
+from cdcd.core.facts.snapshot import SnapshotRestarted, SnapshotWaiting
 from cdcd.core.retry import Backoff
 from cdcd.core.snapshot.chunks import Chunk, Chunks
 from cdcd.core.snapshot.placement import Window

@@ -2,7 +2,8 @@
 PREPARE.
 """
 
-from cdcd.core.facts import Observer, PreparedOld
+from cdcd.core.facts import Observer
+from cdcd.core.facts.transactions import PreparedOld
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from cdcd.core.errors import CdcdError
 from cdcd.core.facts import Observer, Side
-from cdcd.core.facts_operation import (
+from cdcd.core.facts.operation import (
     KafkaReachable,
     KafkaUnreachable,
     PostgresReachable,

@@ -20,7 +20,8 @@ from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.pending import excess
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.errors import ConfigError
-from cdcd.core.facts import Observer, SnapshotSignalled, SnapshotSignalRefused, cut_short
+from cdcd.core.facts import Observer, cut_short
+from cdcd.core.facts.snapshot import SnapshotSignalled, SnapshotSignalRefused
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.snapshot.outcomes import CANCELLED
 from cdcd.core.snapshot.signals import (

@@ -16,16 +16,15 @@ from cdcd.core.errors import (
     WithoutConversionError,
     WithoutStreamingError,
 )
-from cdcd.core.facts import (
+from cdcd.core.facts import Observer, Side
+from cdcd.core.facts.process import (
     BinaryPaused,
     ConversionPaused,
-    Observer,
     ReconnectScheduled,
-    Side,
     StreamingPaused,
     StreamingResumed,
-    StreamRenewed,
 )
+from cdcd.core.facts.transactions import StreamRenewed
 from cdcd.core.retry import Backoff
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cdcd.core.errors import SourceError
-from cdcd.core.facts import (
-    Observer,
+from cdcd.core.facts import Observer, cut_short
+from cdcd.core.facts.snapshot import (
     SnapshotFinished,
     SnapshotPostponed,
     SnapshotProgressed,
@@ -23,7 +23,6 @@ from cdcd.core.facts import (
     SnapshotTableFailed,
     SnapshotTableFinished,
     SnapshotWaiting,
-    cut_short,
 )
 from cdcd.core.snapshot.chunks import Chunk
 from cdcd.core.snapshot.progress import Progress

@@ -66,20 +66,17 @@ from cdcd.core.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.core.errors import PositionError, TransientError
-from cdcd.core.facts import (
+from cdcd.core.facts import Observer, cut_short
+from cdcd.core.facts.operation import CheckpointUnsigned
+from cdcd.core.facts.snapshot import SnapshotConditionDropped, SnapshotNeeded, SnapshotResumed
+from cdcd.core.facts.start import (
     CheckpointRead,
     GapAccepted,
-    MessagesKept,
-    Observer,
     RecordSettingChanged,
-    SnapshotConditionDropped,
-    SnapshotNeeded,
-    SnapshotResumed,
     TwoPhaseEnded,
     TwoPhaseKept,
-    cut_short,
 )
-from cdcd.core.facts_operation import CheckpointUnsigned
+from cdcd.core.facts.transactions import MessagesKept
 from cdcd.core.pasted import read_table
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode, start_options

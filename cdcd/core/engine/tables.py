@@ -28,7 +28,8 @@ from cdcd.core.catalog.oids import Oids
 from cdcd.core.engine.actions import Published
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.owners import Owners
-from cdcd.core.facts import Observer, TableAdded, TableReplaced
+from cdcd.core.facts import Observer
+from cdcd.core.facts.tables import TableAdded, TableReplaced
 from cdcd.core.pasted import read_table
 from cdcd.core.snapshot.signals import REPLACED, RESUMED
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Final
 
 from cdcd.core.errors import SourceError
-from cdcd.core.facts import Observer, ValueUnwritable
+from cdcd.core.facts import Observer
+from cdcd.core.facts.rules import ValueUnwritable
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import UNCHANGED, Delete, Insert, Relation, TupleData, Update, Value
 from cdcd.core.records.encoder import HEADER_UNWRITABLE, Record

@@ -63,7 +63,8 @@ from cdcd.core.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.core.errors import CdcdError, TransientError
-from cdcd.core.facts import Fact, RecordSettingChanged
+from cdcd.core.facts import Fact
+from cdcd.core.facts.start import RecordSettingChanged
 from cdcd.core.snapshot.beginning import NEVER, wanted
 from cdcd.core.snapshot.progress import EXPORTED
 from cdcd.daemon.settings import checkpoint_topic, id_use, start_settings

@@ -3,11 +3,11 @@ import re
 
 import pytest
 
-from cdcd.core import facts_operation
-from cdcd.core.facts import all_facts, facts_of
+from cdcd.core.facts import facts_of
+from cdcd.core.facts.listing import all_facts
 from cdcd.mirror.watching import progress
 
-ALL = [*all_facts(), *facts_of(vars(facts_operation)), *facts_of(vars(progress))]
+ALL = [*all_facts(), *facts_of(vars(progress))]
 
 
 def test_each_event_has_a_name_of_its_own():

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from cdcd.core.engine.renewal import LARGE_BYTES
-from cdcd.core.facts import Fact, LargeMessageComing, LargeMessageEndedRun, LargeMessageReceived
+from cdcd.core.facts import Fact
+from cdcd.core.facts.transactions import LargeMessageComing, LargeMessageEndedRun, LargeMessageReceived
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Insert, LogicalMessage

@@ -8,7 +8,7 @@ import pytest
 from cdcd.adapters.postgres.heartbeat_query import HeartbeatQuery
 from cdcd.core.errors import SourceError
 from cdcd.core.facts import Fact
-from cdcd.core.facts_operation import HeartbeatQueryFailed, HeartbeatQueryRuns
+from cdcd.core.facts.operation import HeartbeatQueryFailed, HeartbeatQueryRuns
 from cdcd.daemon import postgres_side
 from cdcd.daemon.postgres_side import REPORT_S, HeartbeatAction
 from cdcd.telemetry.state import Telemetry

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cdcd.core.errors import TransientError
-from cdcd.core.facts import ReconnectScheduled
+from cdcd.core.facts.process import ReconnectScheduled
 from cdcd.core.snapshot.outcomes import Outcome
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import Part, TableTask

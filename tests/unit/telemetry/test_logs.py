@@ -8,19 +8,16 @@ from typing import Any
 import pytest
 
 from cdcd.config.loading import LogConfig
-from cdcd.core.facts import (
+from cdcd.core.facts import Fact
+from cdcd.core.facts.process import (
     ConfigRefused,
-    Fact,
     Failed,
     KafkaRetry,
-    LockLost,
     ReconnectScheduled,
     ShutdownFinished,
     ShutdownForced,
-    SlotCreated,
-    StandbyWaiting,
-    Started,
 )
+from cdcd.core.facts.start import LockLost, SlotCreated, StandbyWaiting, Started
 from cdcd.telemetry.logs import PROBLEMS_MAX, REPEAT_S, TEXT_MAX, LastProblems, Repeats, configure_logging
 
 

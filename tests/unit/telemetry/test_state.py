@@ -4,7 +4,7 @@ import pytest
 
 from cdcd.core.errors import TransientError
 from cdcd.core.facts import Fact
-from cdcd.core.facts_operation import KafkaUnreachable, StreamProgressed
+from cdcd.core.facts.operation import KafkaUnreachable, StreamProgressed
 from cdcd.telemetry.state import (
     COMMIT_BUCKETS_S,
     REPORT_S,

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console, Group
 
 from cdcd.config.sections.process import LogConfig
-from cdcd.core.facts import SnapshotFinished
+from cdcd.core.facts.snapshot import SnapshotFinished
 from cdcd.core.snapshot.outcomes import Outcome
 from cdcd.core.snapshot.progress import EXPORTED, Progress
 from cdcd.core.snapshot.table_task import Part, TableTask

@@ -9,7 +9,8 @@ from typing import Final
 
 from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
 from cdcd.core.catalog.wiretext import wire
-from cdcd.core.facts import FlatteningCollision, Observer
+from cdcd.core.facts import Observer
+from cdcd.core.facts.rules import FlatteningCollision
 from cdcd.core.records.debezium_json.source_block import OPS, SourceBlock, TransactionFacts
 from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import TableFragments

@@ -36,7 +36,8 @@ from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.table_rules import TableRules, both_match
 from cdcd.core.errors import ConfigError
-from cdcd.core.facts import FilterFailed, Observer
+from cdcd.core.facts import Observer
+from cdcd.core.facts.rules import FilterFailed
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation, Value
 from cdcd.core.records.encoder import Encoder, EncoderSettings

@@ -25,7 +25,8 @@ from cdcd.core.catalog.routing import unchecked_topic
 from cdcd.core.catalog.types import BYTEA
 from cdcd.core.catalog.wiretext import checked
 from cdcd.core.errors import ConfigError, RecordTooLargeError
-from cdcd.core.facts import EventRefused, Observer, cut_short
+from cdcd.core.facts import Observer, cut_short
+from cdcd.core.facts.rules import EventRefused
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.lsn import Lsn

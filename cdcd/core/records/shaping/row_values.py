@@ -20,7 +20,8 @@ from cdcd.core.catalog.copytext import NULL, split_row, unescape
 from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.replica_identity import known_before
-from cdcd.core.facts import FilterFailed, Observer, RouteFailed, cut_short
+from cdcd.core.facts import Observer, cut_short
+from cdcd.core.facts.rules import FilterFailed, RouteFailed
 from cdcd.core.pasted import identifier
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLOG_HEADER

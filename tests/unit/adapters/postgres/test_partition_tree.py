@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from cdcd.adapters.postgres.partition_tree import Leaf, happened, to_read_again
-from cdcd.core.facts import PartitionAttached, PartitionDetached, PartitionTruncated
+from cdcd.core.facts.tables import PartitionAttached, PartitionDetached, PartitionTruncated
 
 JANUARY = Leaf("public.events", "public.events_01", 501, 1000, False, "c")
 FEBRUARY = replace(JANUARY, name="public.events_02", file=502)

@@ -13,7 +13,7 @@ from cdcd.core.engine.fates import Fates
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.topics import Topics
 from cdcd.core.errors import ConfigError
-from cdcd.core.facts import RelationChanged
+from cdcd.core.facts.tables import RelationChanged
 from cdcd.core.protocol.messages import Column, Insert, Relation
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings

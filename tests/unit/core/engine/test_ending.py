@@ -2,7 +2,9 @@
 
 from cdcd.core.engine.ending import UNSTREAMED_S, Ending, LogDeliveredError, StreamingAgainError
 from cdcd.core.errors import TransientError
-from cdcd.core.facts import Fact, LockLost, PostgresStopping
+from cdcd.core.facts import Fact
+from cdcd.core.facts.process import PostgresStopping
+from cdcd.core.facts.start import LockLost
 
 LOST = TransientError("the connection is gone", hint="Reconnecting.")
 

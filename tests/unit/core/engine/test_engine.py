@@ -41,19 +41,11 @@ from cdcd.core.engine.session_start import ExportedTables, SessionStart
 from cdcd.core.engine.settings import BatchSettings, EngineSettings, HeartbeatSettings, SnapshotSettings
 from cdcd.core.engine.topics import NO_OUTBOX
 from cdcd.core.errors import SinkError, SourceError, TransientError
-from cdcd.core.facts import (
-    LockLost,
-    PostgresStopping,
-    PreparedOld,
-    PrepareMissing,
-    RelationChanged,
-    SnapshotFinished,
-    SnapshotSignalled,
-    TableAdded,
-    TableReplaced,
-    TableSetAside,
-    TransactionLarge,
-)
+from cdcd.core.facts.process import PostgresStopping
+from cdcd.core.facts.snapshot import SnapshotFinished, SnapshotSignalled
+from cdcd.core.facts.start import LockLost
+from cdcd.core.facts.tables import RelationChanged, TableAdded, TableReplaced, TableSetAside
+from cdcd.core.facts.transactions import PreparedOld, PrepareMissing, TransactionLarge
 from cdcd.core.protocol.frames import StatusUpdate, read_status
 from cdcd.core.protocol.messages import (
     POSTGRES_EPOCH_US,

@@ -12,7 +12,7 @@ from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.errors import TransientError
-from cdcd.core.facts import (
+from cdcd.core.facts.snapshot import (
     SnapshotFinished,
     SnapshotPostponed,
     SnapshotTableFailed,

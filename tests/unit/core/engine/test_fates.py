@@ -26,7 +26,8 @@ from cdcd.core.engine.fates import (
 )
 from cdcd.core.engine.questions import PUBLISHED_S
 from cdcd.core.errors import CdcdError, ConfigError, SinkError
-from cdcd.core.facts import SnapshotSignalled, SnapshotSignalRefused, TableLeft, TableResumed, TableSetAside
+from cdcd.core.facts.snapshot import SnapshotSignalled, SnapshotSignalRefused
+from cdcd.core.facts.tables import TableLeft, TableResumed, TableSetAside
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import UNCHANGED, Truncate, Update
 from cdcd.core.records.shaping.settings import Outbox, OutboxTable

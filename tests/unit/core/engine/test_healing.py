@@ -16,7 +16,8 @@ from cdcd.core.engine.healing import NOT_READ, OTHER_ROWS, Healing
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.topics import Topics
-from cdcd.core.facts import Fact, GapHealed, TableHealed, TableNotHealed
+from cdcd.core.facts import Fact
+from cdcd.core.facts.tables import GapHealed, TableHealed, TableNotHealed
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.gaps import Gap

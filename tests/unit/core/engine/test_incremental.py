@@ -4,11 +4,7 @@ from dataclasses import replace
 
 from cdcd.core.catalog.oids import Oids
 from cdcd.core.engine.actions import FindWriters, Look, Read
-from cdcd.core.facts import (
-    SnapshotFinished,
-    SnapshotStarted,
-    SnapshotTableFinished,
-)
+from cdcd.core.facts.snapshot import SnapshotFinished, SnapshotStarted, SnapshotTableFinished
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.reading import PageQuery
 from cdcd.core.snapshot.table_task import TableTask

@@ -8,7 +8,8 @@ import pytest
 
 from cdcd.core.engine.actions import End, Wait
 from cdcd.core.engine.renewal import RenewalError
-from cdcd.core.facts import MessageOversized, SnapshotSignalRefused
+from cdcd.core.facts.snapshot import SnapshotSignalRefused
+from cdcd.core.facts.transactions import MessageOversized
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.protocol.shortened import MessageLimits
 from cdcd.core.snapshot.signals import PREFIX

@@ -8,7 +8,7 @@ import pytest
 
 from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.engine.left_out import KeptStep, LeftOut, LeftOutTables, WentOut
-from cdcd.core.facts import TableReplaced
+from cdcd.core.facts.tables import TableReplaced
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import Delete, Truncate
 from cdcd.core.protocol.reader import read_message

@@ -9,7 +9,7 @@ from cdcd.core.engine.actions import FindWriters, Look, Looked, Question, Read, 
 from cdcd.core.engine.look_ups import HELD_S
 from cdcd.core.engine.plans import RETRY_S
 from cdcd.core.errors import ConfigError, SourceError
-from cdcd.core.facts import SnapshotPartitions, SnapshotRestarted, SnapshotTableFailed
+from cdcd.core.facts.snapshot import SnapshotPartitions, SnapshotRestarted, SnapshotTableFailed
 from cdcd.core.snapshot.reading import Changed, PageQuery, Visibility
 from cdcd.core.snapshot.table_task import TableTask
 from tests.unit.core.engine.beside import Daemon, T, asked_for, reading

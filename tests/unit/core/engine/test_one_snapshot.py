@@ -7,7 +7,7 @@ import pytest
 from cdcd.core.engine.actions import Busy, FindWriters, Gone, LetGo, Look, Lost, Read, Taken, TakeSnapshot
 from cdcd.core.engine.one_snapshot import HOLD_S, TRIES_MAX
 from cdcd.core.errors import TransientError
-from cdcd.core.facts import SnapshotRestarted, SnapshotTableFailed
+from cdcd.core.facts.snapshot import SnapshotRestarted, SnapshotTableFailed
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import Delete, Insert, Truncate
 from cdcd.core.protocol.writer import write_message

@@ -4,7 +4,7 @@ import pytest
 
 from cdcd.core.engine.actions import Busy, FindWriters, Look, Writers
 from cdcd.core.engine.plans import RETRY_S, WAITING_S
-from cdcd.core.facts import SnapshotWaiting
+from cdcd.core.facts.snapshot import SnapshotWaiting
 from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.snapshot.table_task import TableTask
 from tests.unit.core.engine.beside import Daemon, T, asked_for, reading

@@ -1,7 +1,8 @@
 """Prepared transactions that nobody decides."""
 
 from cdcd.core.engine.prepared_age import PreparedAge
-from cdcd.core.facts import Fact, PreparedOld
+from cdcd.core.facts import Fact
+from cdcd.core.facts.transactions import PreparedOld
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
 
 MINUTE_US = 60_000_000

@@ -5,7 +5,7 @@ import pytest
 from cdcd.core.engine.reachability import STOOD_STILL_S, Outage, Reachability, Waiting
 from cdcd.core.errors import TransientError
 from cdcd.core.facts import Fact
-from cdcd.core.facts_operation import KafkaReachable, KafkaUnreachable, PostgresReachable, PostgresUnreachable
+from cdcd.core.facts.operation import KafkaReachable, KafkaUnreachable, PostgresReachable, PostgresUnreachable
 
 REFUSED = TransientError("Connection refused", hint="Start the broker.")
 

@@ -10,7 +10,7 @@ from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.pending import PENDING_BYTES_MAX
 from cdcd.core.engine.requests import HELD_BYTES_MAX, NOT_AUTHORIZED, REFUSALS_MAX, WORDS_MAX, Requests
 from cdcd.core.engine.settings import SnapshotSettings
-from cdcd.core.facts import SnapshotSignalled, SnapshotSignalRefused
+from cdcd.core.facts.snapshot import SnapshotSignalled, SnapshotSignalRefused
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.snapshot.outcomes import CANCELLED, OUTCOMES_MAX
 from cdcd.core.snapshot.progress import Progress

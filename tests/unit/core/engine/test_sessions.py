@@ -12,10 +12,10 @@ from cdcd.core.errors import (
     WithoutConversionError,
     WithoutStreamingError,
 )
-from cdcd.core.facts import (
+from cdcd.core.facts import Fact
+from cdcd.core.facts.process import (
     BinaryPaused,
     ConversionPaused,
-    Fact,
     ReconnectScheduled,
     StreamingPaused,
     StreamingResumed,

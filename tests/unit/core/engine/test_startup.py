@@ -56,16 +56,10 @@ from cdcd.core.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.core.errors import PositionError, SinkError, TransientError
-from cdcd.core.facts import (
-    Fact,
-    GapAccepted,
-    MessagesKept,
-    RecordSettingChanged,
-    SnapshotNeeded,
-    SnapshotResumed,
-    TwoPhaseEnded,
-    TwoPhaseKept,
-)
+from cdcd.core.facts import Fact
+from cdcd.core.facts.snapshot import SnapshotNeeded, SnapshotResumed
+from cdcd.core.facts.start import GapAccepted, RecordSettingChanged, TwoPhaseEnded, TwoPhaseKept
+from cdcd.core.facts.transactions import MessagesKept
 from cdcd.core.protocol.versions import StreamingMode
 from cdcd.core.snapshot.progress import EXPORTED, INCREMENTAL, Progress
 from cdcd.core.snapshot.signals import ADDED

@@ -9,7 +9,7 @@ from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.owners import ANY_NAME
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.engine.tables import PublishedTables
-from cdcd.core.facts import TableAdded, TableReplaced
+from cdcd.core.facts.tables import TableAdded, TableReplaced
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.signals import ADDED, REPLACED
 from cdcd.core.snapshot.table_task import TableTask

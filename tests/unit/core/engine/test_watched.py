@@ -1,7 +1,7 @@
 """Rows that a table owes, and what the checkpoint says of them."""
 
 from cdcd.core.engine.actions import Look, Read
-from cdcd.core.facts import SnapshotRestarted
+from cdcd.core.facts.snapshot import SnapshotRestarted
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.reading import KeyQuery, PageQuery
 from cdcd.core.snapshot.table_task import OWED_KEYS_MAX, Part, TableTask

@@ -11,7 +11,8 @@ import pytest
 
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.errors import ProtocolError, SourceError
-from cdcd.core.facts import Fact, FlatteningCollision
+from cdcd.core.facts import Fact
+from cdcd.core.facts.rules import FlatteningCollision
 from cdcd.core.protocol.frames import XLOG_HEADER, XLogData, write_frame
 from cdcd.core.protocol.messages import (
     Begin,

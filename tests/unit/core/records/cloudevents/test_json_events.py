@@ -10,7 +10,8 @@ from cdcd.core.catalog.patterns import parse_column_pattern
 from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.errors import WithoutStreamingError
-from cdcd.core.facts import Fact, Observer, ValueUnwritable, unheard
+from cdcd.core.facts import Fact, Observer, unheard
+from cdcd.core.facts.rules import ValueUnwritable
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import (
     UNCHANGED,

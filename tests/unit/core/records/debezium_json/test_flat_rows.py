@@ -9,7 +9,8 @@ from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.patterns import parse_column_pattern
 from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
 from cdcd.core.catalog.relations import TableDescription
-from cdcd.core.facts import Fact, FlatteningCollision
+from cdcd.core.facts import Fact
+from cdcd.core.facts.rules import FlatteningCollision
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import UNCHANGED, Column, Delete, Insert, LogicalMessage, Relation, Update
 from cdcd.core.protocol.writer import write_message

@@ -14,7 +14,8 @@ from cdcd.core.catalog.logical import LogicalType
 from cdcd.core.catalog.modes import ADDED, Modes
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.errors import ProtocolError
-from cdcd.core.facts import Fact, ValueUnwritable
+from cdcd.core.facts import Fact
+from cdcd.core.facts.rules import ValueUnwritable
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Delete, Insert, Relation
 from cdcd.core.protocol.writer import write_message

@@ -11,7 +11,8 @@ from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.catalog.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.core.catalog.table_rules import KeyRule
 from cdcd.core.errors import ProtocolError, SourceError, TransientError
-from cdcd.core.facts import Fact, Observer, ValueUnwritable, unheard
+from cdcd.core.facts import Fact, Observer, unheard
+from cdcd.core.facts.rules import ValueUnwritable
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import (
     UNCHANGED,

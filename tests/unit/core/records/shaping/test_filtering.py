@@ -9,7 +9,8 @@ from cdcd.config.expressions import parse_expression
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ConfigError, ProtocolError
-from cdcd.core.facts import Fact, FilterFailed
+from cdcd.core.facts import Fact
+from cdcd.core.facts.rules import FilterFailed
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import (
     UNCHANGED,

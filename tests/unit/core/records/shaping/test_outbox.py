@@ -9,7 +9,8 @@ import pytest
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ConfigError
-from cdcd.core.facts import EventRefused, Fact
+from cdcd.core.facts import Fact
+from cdcd.core.facts.rules import EventRefused
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import (
     Column,

@@ -11,7 +11,8 @@ from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.routing import RoutedTopics
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ProtocolError
-from cdcd.core.facts import Fact, RouteFailed
+from cdcd.core.facts import Fact
+from cdcd.core.facts.rules import RouteFailed
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import (
     UNCHANGED,

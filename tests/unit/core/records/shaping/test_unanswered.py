@@ -1,6 +1,7 @@
 """Which of the rows without an answer are reported."""
 
-from cdcd.core.facts import FilterFailed, unheard
+from cdcd.core.facts import unheard
+from cdcd.core.facts.rules import FilterFailed
 from cdcd.core.records.shaping.row_values import REPORT_S, UnansweredRows
 from cdcd.core.records.shaping.shape import FILTER_FAILED
 

@@ -1,12 +1,9 @@
-"""Facts about the operation: which side answers, how fast the work goes, how long PostgreSQL keeps the WAL.
-
-They are of the kind of `cdcd/core/facts.py`, which lists them with its own.
-"""
+"""Facts about the operation: which side answers, how fast the work goes, how long PostgreSQL keeps the WAL."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cdcd.core.facts import Fact, Level, facts_of, rows
+from cdcd.core.facts import Fact, Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,8 +418,3 @@ class HttpActionRefused(Fact):
     status: int
     refused: int
     hint: str
-
-
-def markdown() -> str:
-    """The rows of these events in docs/events.md."""
-    return rows(facts_of(globals()))
