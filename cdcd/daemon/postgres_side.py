@@ -3,7 +3,8 @@ operator's heartbeat query.
 """
 
 import time
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 from cdcd.adapters.credentials.tokens import PROCESS_TOKEN
 from cdcd.adapters.postgres.answers import Answer, translated
@@ -14,7 +15,12 @@ from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.lease import took_over
 from cdcd.adapters.postgres.lock import LockHeld
 from cdcd.adapters.postgres.partition_tree import Leaf, count_attached, happened, read_leaves, to_read_again
-from cdcd.adapters.postgres.publication import ensure_publication, has_publication, who_holds_up
+from cdcd.adapters.postgres.publication import (
+    ensure_publication,
+    has_publication,
+    rehearse_publication,
+    who_holds_up,
+)
 from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.adapters.postgres.replication import Identity, ReplicationStream
 from cdcd.adapters.postgres.slot import (
@@ -24,6 +30,7 @@ from cdcd.adapters.postgres.slot import (
     end_stream,
     end_two_phase,
     read_slot,
+    refuse_creation,
     seen,
     set_failover,
 )
@@ -51,6 +58,8 @@ from cdcd.core.facts.start import (
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.signals import PREFIX, RESUME_TABLES, STOP_TABLES, Signal
 from cdcd.telemetry.state import ActiveElsewhere, Telemetry
+
+T = TypeVar("T")
 
 PARTITIONS_S: Final = 30.0
 """Seconds between two reads of the partitions of published tables."""
@@ -186,24 +195,46 @@ class PostgresSide:
         Args:
             via_root: as in `publication.ensure_publication`.
         """
+        name, tables = self._config.postgres.publication, self._tables
+        if await self._unlocked(sql, lambda: ensure_publication(sql, name, tables, via_root=via_root)):
+            self._observe(PublicationCreated(publication=name))
+
+    async def rehearse_publication(self, sql: Connection) -> dict[int, str]:
+        """Return the pipeline's tables that the publication has, or would have if it were created.
+
+        Waits like `ensure_publication`, and creates nothing.
+        """
+        name, tables = self._config.postgres.publication, self._tables
+        found = await self._unlocked(sql, lambda: rehearse_publication(sql, name, tables))
+        has = self._config.tables.selection.test()
+        return {oid: table for oid, table in found.items() if has(table)}
+
+    @property
+    def _tables(self) -> Sequence[str] | None:
+        """Patterns of the tables of a new publication; None: all tables."""
         postgres = self._config.postgres
-        tables = postgres.tables
-        if tables is None and postgres.publication_changes != "never":
+        if postgres.tables is None and postgres.publication_changes != "never":
             # Later tables are added one by one, so a list will do, which needs no superuser.
-            tables = self._config.tables.include
+            return self._config.tables.include
+        return postgres.tables
+
+    async def _unlocked(self, sql: Connection, create: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `create`, which is repeated while another session has locked one of the tables."""
         told: dict[str, str] = {}
         while True:
             try:
-                if await ensure_publication(sql, postgres.publication, tables, via_root=via_root):
-                    self._observe(PublicationCreated(publication=postgres.publication))
+                return await create()
             except TableBusyError:
-                for table, who in (await who_holds_up(sql, tables)).items():
+                for table, who in (await who_holds_up(sql, self._tables)).items():
                     if told.get(table) != who:
                         told[table] = who
-                        purpose = f"the creation of publication {postgres.publication}"
+                        purpose = f"the creation of publication {self._config.postgres.publication}"
                         self._observe(TableLocked(table=table, holder=who, purpose=purpose))
-            else:
-                return
+
+    async def refuse_slot(self, sql: Connection) -> None:
+        """Refuse what the creation of the slot would meet. Raises ConfigError, SourceError and TransientError."""
+        postgres = self._config.postgres
+        await refuse_creation(sql, postgres.slot, two_phase=postgres.two_phase, failover=postgres.failover)
 
     async def look_at_slot(self, sql: Connection, identity: Identity) -> SlotSeen | None:
         """Return the state of the slot. None: the slot does not exist.

@@ -17,18 +17,19 @@ from cdcd.adapters.postgres.conversion import NEVER_CONVERTED
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.money import find_money_digits
 from cdcd.adapters.postgres.pipeline_state import read_source
+from cdcd.adapters.postgres.publication import has_publication
 from cdcd.adapters.postgres.publication_history import read_roots
 from cdcd.adapters.postgres.readers import try_readers
 from cdcd.adapters.postgres.replication import Identity, ReplicationStream
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
-from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.checkpoint import Checkpoint, Source
 from cdcd.core.engine.logged import DurableLog
 from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.startup import FormerSessions, Ready
 from cdcd.core.engine.startup_requests import (
     BindColumns,
+    CheckCreation,
     ConnectCatalog,
     ConnectStream,
     CreateSlot,
@@ -58,13 +59,12 @@ from cdcd.core.engine.startup_requests import (
 from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer
 from cdcd.core.facts.operation import DurableSpoolDelivered
-from cdcd.core.facts.rules import ColumnRuleUnmatched
 from cdcd.daemon.durable_log import log_error, open_log
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.readers import readers_of
 from cdcd.daemon.rules.readers import refuse_untrusted
-from cdcd.daemon.rules.tables import look_at_columns
+from cdcd.daemon.rules.start import look_at_column_rules, look_at_rules
 from cdcd.daemon.snapshot_driver import MakeComparer, SnapshotDriver
 from cdcd.telemetry.state import Telemetry
 
@@ -189,6 +189,26 @@ class StartRequests:
         assert self.stream is not None
         await self.stream.stream_early()
 
+    async def _check_creation(self, request: CheckCreation) -> dict[int, str]:
+        assert self.sql is not None
+        assert self.stream is not None
+        self.identity = await self.stream.identify()
+        has_slot = await self._postgres.look_at_slot(self.sql, self.identity) is not None
+        if not has_slot:
+            await self._postgres.refuse_slot(self.sql)
+        elif await has_publication(self.sql, self._config.postgres.publication):
+            return {}
+        published = await self._postgres.rehearse_publication(self.sql)
+        await refuse_untrusted(self._config, self.sql, published)
+        bindings = bindings_of(self._config.columns, None)
+        for found in (
+            await look_at_column_rules(self._config, self.sql, published, bindings),
+            await look_at_rules(self._config, self.sql, published, bindings, hears_messages=request.messages),
+        ):
+            for error in found.refused:
+                raise error
+        return published
+
     async def _prepare_sink(self, request: PrepareSink) -> None:
         assert self.lock is not None
         self.sink = await self._kafka.open_sink(self.lock, messages=request.messages)
@@ -298,12 +318,11 @@ class StartRequests:
                 except ConfigError:
                     if stops:
                         raise
-        keys = ChosenKeys(self._config.key.rules)
-        found = await look_at_columns(self.sql, request.published.keys(), rules, keys)
-        if found.refused and stops:
-            raise found.refused[0]
-        for rule in found.unmatched:
-            self._observe(ColumnRuleUnmatched(rule=str(rule)))
+        found = await look_at_column_rules(self._config, self.sql, request.published, bindings)
+        for error in found.refused:
+            raise error
+        for fact in found.without_effect:
+            self._observe(fact)
         return bindings.text(request.checkpoint.position.end_lsn)
 
     async def _write_checkpoint(self, request: WriteCheckpoint) -> None:
@@ -319,6 +338,7 @@ CARRIED_OUT: Final[dict[type[Request[Any]], Callable[[StartRequests, Any], Await
     EndFormerStream: StartRequests._end_former_stream,
     ConnectStream: StartRequests._connect_stream,
     StreamEarly: StartRequests._stream_early,
+    CheckCreation: StartRequests._check_creation,
     PrepareSink: StartRequests._prepare_sink,
     LookAtSlot: StartRequests._look_at_slot,
     PeekCheckpoint: StartRequests._peek_checkpoint,

@@ -7,7 +7,6 @@ This module decides nothing: `engine/startup.py` contains the order of the steps
 import asyncio
 from typing import Final
 
-from cdcd.adapters.credentials.columns import protections
 from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.adapters.registry.client import Registrar
 from cdcd.config.loading import Config
@@ -15,14 +14,13 @@ from cdcd.core.engine.leavings import Leaving
 from cdcd.core.engine.startup import FormerSessions, GapChoice, Ready, Start
 from cdcd.core.errors import CdcdError
 from cdcd.core.facts import Observer
-from cdcd.core.facts.rules import FilterUnmatched, OutboxUnpublished, RoutesUnmatched
 from cdcd.core.facts.start import SlotDropped
 from cdcd.core.records.schema_registrations import SchemaIds
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
-from cdcd.daemon.rules.rows import look_at_filters, look_at_outbox, look_at_queries, look_at_routes
+from cdcd.daemon.rules.start import look_at_rules
 from cdcd.daemon.settings import start_settings
 from cdcd.daemon.snapshot_driver import MakeComparer
 from cdcd.daemon.start_requests import StartRequests
@@ -175,10 +173,7 @@ class Startup:
         if self.config.heartbeat.watermark_interval_s:
             names = self.config.topic_names()
             await self.kafka.check_marked({names.qualified(table) for table in ready.published.values()})
-        await self._look_at_filters(ready)
-        await self._look_at_routes(ready)
-        await self._look_at_queries(ready)
-        await self._look_at_outbox(ready)
+        await self._look_at_rules(ready)
         self._ledger = Ledger(ready.flushed)
         self.telemetry.durable_from = None if ready.logged is None else ready.checkpoint.position.end_lsn
         wiring = self._wiring(ready)
@@ -195,58 +190,20 @@ class Startup:
         await self.kafka.read_schema_ids(ids)
         await self._registrar.verify()
 
-    @property
-    def _sets_aside(self) -> bool:
-        """Whether a fault of a table ends no start, because the table is set aside with its first change or row."""
-        return self.config.tables.on_error == "set_aside"
-
-    async def _look_at_filters(self, ready: Ready) -> None:
-        """Refuse filters that do not fit their tables, and report filters without effect."""
-        filters = self.config.filters.settings
-        if not filters:
-            return
+    async def _look_at_rules(self, ready: Ready) -> None:
+        """Refuse rules that do not fit their tables, and report rules without effect."""
         assert self._made.sql is not None
-        rules = protections(self.config.columns, self._made.bindings)
-        found = await look_at_filters(self._made.sql, ready.published.keys(), filters, rules)
-        if found.refused and not self._sets_aside:
-            raise found.refused[0]
-        for table in found.unmatched:
-            self.observe(FilterUnmatched(table=table))
-
-    async def _look_at_routes(self, ready: Ready) -> None:
-        """Refuse routing rules that do not fit their tables, and report rules without effect."""
-        routes = self.config.routes.settings
-        if not routes:
-            return
-        assert self._made.sql is not None
-        rules = protections(self.config.columns, self._made.bindings)
-        found = await look_at_routes(self._made.sql, ready.published.keys(), routes, rules)
-        if found.refused and not self._sets_aside:
-            raise found.refused[0]
-        for table in found.unmatched:
-            self.observe(RoutesUnmatched(table=table))
-
-    async def _look_at_queries(self, ready: Ready) -> None:
-        """Refuse queries of tables that do not return the columns of their tables."""
-        if not self.config.snapshot.queries:
-            return
-        assert self._made.sql is not None
-        found = await look_at_queries(self.config, self._made.sql, ready.published)
-        if found.refused and not self._sets_aside:
-            raise found.refused[0]
-
-    async def _look_at_outbox(self, ready: Ready) -> None:
-        """Refuse an outbox that cannot work, and report its tables that are not published."""
-        outbox = self.config.outbox.settings
-        if not outbox.is_on:
-            return
-        assert self._made.sql is not None
-        rules, hears = protections(self.config.columns, self._made.bindings), ready.options.messages
-        found = await look_at_outbox(self._made.sql, ready.published, outbox, rules, hears_messages=hears)
-        if found.refused:
-            raise found.refused[0]
-        for table in found.unpublished:
-            self.observe(OutboxUnpublished(table=table))
+        found = await look_at_rules(
+            self.config,
+            self._made.sql,
+            ready.published,
+            self._made.bindings,
+            hears_messages=ready.options.messages,
+        )
+        for error in found.refused:
+            raise error
+        for fact in found.without_effect:
+            self.observe(fact)
 
     def _wiring(self, ready: Ready) -> Wiring:
         assert self._made.lock is not None

@@ -1,12 +1,14 @@
 """A first start that comes to nothing leaves no slot that holds WAL, or says which one and how it is freed."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from deploy.demo.fold import await_flushed, compare
-from deploy.local import KafkaBroker
+from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import Daemon, configuration
@@ -93,6 +95,94 @@ def test_a_topic_that_may_not_be_made_leaves_no_slot_and_the_next_start_begins_a
     assert slots(database) == 0
     topic(broker, f"{unique}.public.t")
     goes_on(process, database, broker, unique)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A first start that must be refused: sections of the configuration, the exit code, and words of the error."""
+
+    sections: dict[str, Any]
+    code: int
+    words: str
+    sql: str = ""
+
+
+REFUSED = {
+    "filter": Refusal(
+        {"filters": {"tables": {"public.t": {"keep": "row.missing > 1"}}}},
+        2,
+        "no published column missing",
+    ),
+    "query": Refusal(
+        {"snapshot": {"mode": "initial", "queries": {"public.t": "SELECT id FROM {rows} AS r"}}},
+        2,
+        "cannot be read",
+    ),
+    "table": Refusal({"postgres": {"tables": ["public.missing"]}}, 3, "there is no table public.missing"),
+    "collision": Refusal(
+        {},
+        4,
+        "names that differ only in '.' and '_' are the same",
+        'CREATE TABLE a_b (); CREATE TABLE "a.b" ()',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_first_start_that_must_be_refused_creates_nothing(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, case: str
+):
+    """A publication without a stream would make PostgreSQL refuse UPDATEs of tables without a key."""
+    create(database, "t", rows=1)
+    database.execute("CREATE TABLE keyless (note text)")
+    database.execute("INSERT INTO keyless VALUES ('x')")
+    refusal = REFUSED[case]
+    if refusal.sql:
+        database.execute(refusal.sql)
+    process = daemon(settings(unique, database, broker, **refusal.sections))
+    assert process.wait() == refusal.code
+    assert refusal.words in process.output()
+    assert created(process, database, broker, unique) == []
+    database.execute("UPDATE keyless SET note = 'y'")
+
+
+@pytest.mark.parametrize(
+    ("server_settings", "words"),
+    [
+        ({"wal_level": "replica"}, "wal_level is replica"),
+        ({"max_replication_slots": "1"}, "all replication slots are in use"),
+    ],
+)
+def test_a_server_that_cannot_have_the_slot_is_left_as_it_was(
+    private_postgres: Callable[..., PostgresServer],
+    broker: KafkaBroker,
+    daemon: StartDaemon,
+    unique: str,
+    server_settings: dict[str, str],
+    words: str,
+):
+    server = private_postgres(settings=server_settings)
+    server.execute("CREATE TABLE keyless (note text)")
+    if "max_replication_slots" in server_settings:
+        server.execute("SELECT pg_create_physical_replication_slot('taken')")
+    process = daemon(configuration(unique, server.dsn(), broker.bootstrap_servers))
+    assert process.wait() == 3
+    assert words in process.output()
+    assert server.execute("SELECT pubname FROM pg_publication") == []
+    assert topics_of(broker, unique) == []
+
+
+def topics_of(broker: KafkaBroker, unique: str) -> list[str]:
+    """The topics that the pipeline has."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    return [name for name in admin.list_topics(timeout=10).topics if name.startswith(f"{unique}.")]
+
+
+def created(process: Daemon, database: Database, broker: KafkaBroker, unique: str) -> list[str]:
+    """What the start left behind: events, publications, slots and topics."""
+    events = [name for name in ("topic.created", "publication.created", "slot.created") if process.saw(name)]
+    publications = [str(name) for (name,) in database.execute("SELECT pubname FROM pg_publication")]
+    return events + publications + ["slot"] * slots(database) + topics_of(broker, unique)
 
 
 def test_a_slot_by_which_rows_were_delivered_stays_and_the_end_says_how_it_is_freed(

@@ -6,13 +6,18 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cdcd.build import is_compiled
+from tests.sim.settings import TABLE_FAULTS_AND_KILLS
 from tests.sim.world import ORDINARY, World
 
 if TYPE_CHECKING:
     from tests.sim.planted import Planted
+
+
+FOCUSES: Final = tuple(TABLE_FAULTS_AND_KILLS.values())
+"""Settings of seeds with `--table-faults`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,6 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="say what happens")
     parser.add_argument("--planted", choices=sorted(planted()), help="with this bug, which must be found")
+    parser.add_argument(
+        "--table-faults",
+        action="store_true",
+        help="with faults of tables and kills in the fault; the seeds take the focuses of these in turn",
+    )
     parser.add_argument(
         "--keep-going", action="store_true", help="report every failing seed, not only the first"
     )
@@ -35,12 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as directory:
         for seed in seeds:
+            if arguments.table_faults:
+                focus = FOCUSES[seed % len(FOCUSES)]
             try:
                 World(seed, directory, parts, print if arguments.trace else None, focus).run()
             except Exception as error:  # noqa: BLE001  # whatever it is, the seed is what matters
                 failed += 1
                 print(f"seed {seed}: {type(error).__name__}: {error}")
-                print(f"    replay: python -m tests.sim --seed {seed} --trace{_planted(arguments.planted)}")
+                print(f"    replay: python -m tests.sim --seed {seed} --trace{_also(arguments)}")
                 if arguments.trace or not arguments.keep_going:
                     traceback.print_exception(error)
                     break
@@ -59,8 +71,10 @@ def planted() -> "Mapping[str, Planted]":
     return PLANTED
 
 
-def _planted(name: str | None) -> str:
-    return f" --planted {name}" if name else ""
+def _also(arguments: argparse.Namespace) -> str:
+    """Return the options that a replay needs as well."""
+    planted = f" --planted {arguments.planted}" if arguments.planted else ""
+    return planted + (" --table-faults" if arguments.table_faults else "")
 
 
 if __name__ == "__main__":

@@ -462,6 +462,10 @@ class Session:
     def _nothing(self, _request: startup.Request[None]) -> Answered[None]:
         yield from ()
 
+    def _check_creation(self, _request: startup.CheckCreation) -> Answered[dict[int, str]]:
+        yield from ()
+        return {}
+
     def _look_at_slot(self, _request: startup.LookAtSlot) -> Answered[startup.SlotSeen | None]:
         postgres = self.around.postgres
         source = postgres.source()
@@ -899,6 +903,7 @@ REQUESTS: Final[dict[type[startup.Request[Any]], Callable[[Session, Any], Answer
     startup.EndFormerStream: Session._end_former_stream,
     startup.ConnectStream: Session._connect_stream,
     startup.StreamEarly: Session._nothing,
+    startup.CheckCreation: Session._check_creation,
     startup.PrepareSink: Session._nothing,
     startup.LookAtSlot: Session._look_at_slot,
     startup.PeekCheckpoint: Session._peek,

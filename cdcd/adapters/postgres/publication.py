@@ -18,7 +18,13 @@ from cdcd.adapters.postgres.answers import answer_of, translated
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.adapters.postgres.replication import identifier
-from cdcd.adapters.postgres.tables import LOCKS_SINCE, UNLOCKED_COLUMNS, UNLOCKED_TABLES, locked_tables
+from cdcd.adapters.postgres.tables import (
+    LOCKS_SINCE,
+    UNLOCKED_COLUMNS,
+    UNLOCKED_TABLES,
+    locked_tables,
+    published_tables,
+)
 from cdcd.core.catalog.patterns import TablePattern, parse_pattern
 from cdcd.core.errors import SourceError
 
@@ -233,15 +239,40 @@ async def ensure_publication(
     wanted = None if patterns is None else [parse_pattern(pattern) for pattern in patterns]
     if await has_publication(connection, name):
         return False
+    return await _create(connection, name, wanted, via_root=via_root)
+
+
+async def rehearse_publication(
+    connection: Connection, name: str, patterns: Sequence[str] | None
+) -> dict[int, str]:
+    """Return the tables that the publication has, or would have, as `schema.table` by oid.
+
+    A missing publication is created and rolled back, so PostgreSQL itself says whether the role may create it, and no
+    other session ever sees it.
+
+    Raises as `ensure_publication`.
+    """
+    if not await has_publication(connection, name):
+        wanted = None if patterns is None else [parse_pattern(pattern) for pattern in patterns]
+        async with connection.transaction(force_rollback=True):
+            await _create(connection, name, wanted, via_root=None)
+            return await published_tables(connection, name)
+    return await published_tables(connection, name)
+
+
+async def _create(
+    connection: Connection, name: str, wanted: Sequence[TablePattern] | None, *, via_root: bool | None
+) -> bool:
+    """Create the publication and its comment. False: another session has created it meanwhile."""
     target = "ALL TABLES" if wanted is None else await find_target(connection, wanted)
     what = f"creating publication {name}"
     with translated(what, {"publication": name}):
         try:
-            # Without parameters, both statements are one transaction (simple query protocol).
-            await connection.execute(
-                f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'; {creation(name, target, via_root=bool(via_root))}; "
-                f"COMMENT ON PUBLICATION {identifier(name)} IS '{MADE_BY}'".encode()
-            )
+            async with connection.transaction():
+                await connection.execute(
+                    f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'; {creation(name, target, via_root=bool(via_root))}; "
+                    f"COMMENT ON PUBLICATION {identifier(name)} IS '{MADE_BY}'".encode()
+                )
         except psycopg.errors.DuplicateObject:
             return False
         except psycopg.errors.LockNotAvailable as error:

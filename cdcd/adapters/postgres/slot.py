@@ -266,6 +266,38 @@ async def create_slot(
     return CreatedSlot(name, Lsn.parse(consistent_point), snapshot)
 
 
+_CAPACITY: Final = """
+SELECT current_setting('wal_level'), current_setting('effective_wal_level', true),
+       current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots)
+"""
+
+
+async def refuse_creation(connection: Connection, name: str, *, two_phase: bool, failover: bool) -> None:
+    """Refuse what the creation of this slot would meet, without creating anything.
+
+    Raises ConfigError (the server lacks an option), SourceError (wal_level, no free slot), TransientError.
+    """
+    version = connection.info.server_version
+    _create_command(version, name, temporary=False, two_phase=two_phase, failover=failover, export=False)
+    what = f"creating slot {name}"
+    with translated(what, {"slot": name}):
+        row: Any = await (await connection.execute(_CAPACITY.encode())).fetchone()
+    level, effective, slots_max, slots = row
+    # PostgreSQL 19 raises effective_wal_level with the first logical slot, if wal_level is replica. By its
+    # documentation, not tested on a server.
+    if level != "logical" and not (level == "replica" and effective is not None):
+        raise SourceError(
+            f"{what}: wal_level is {level}, and logical decoding needs wal_level = logical.",
+            hint="ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL.",
+        )
+    if slots >= slots_max:
+        raise SourceError(
+            f"{what}: all replication slots are in use (max_replication_slots is {slots_max}).",
+            hint="Drop an unused slot (SELECT slot_name, active FROM pg_replication_slots) or raise "
+            "max_replication_slots and restart.",
+        )
+
+
 def creation_by_sql(name: str) -> str:
     """Return the statement that creates a slot, for a person to run."""
     return f"SELECT lsn FROM pg_create_logical_replication_slot({literal(name)}, '{PLUGIN}');"

@@ -5,7 +5,9 @@ with.
 with the answer, and decides. The daemon (`daemon/start_requests.py`) and the simulator only carry the requests out.
 
 1. Take the advisory lock, which a heartbeat keeps from then on. No other instance of the pipeline is active on this
-   server any more, and the stream of an earlier one is ended.
+   server any more, and the stream of an earlier one is ended. Before anything is created, everything that a first
+   start may refuse is checked by reading, because a publication without a stream makes PostgreSQL refuse UPDATEs of
+   tables without a key.
 2. Make sure that the topics exist, and read the checkpoint without changing anything. The checkpoint is compared
    with server, slot and publication before another instance could notice anything. So a daemon that must refuse to
    start, because its configuration names a former primary or another cluster, disturbs no healthy instance.
@@ -44,6 +46,7 @@ from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.engine.startup_positions import FirstFlush, Positions, Step, first_flush
 from cdcd.core.engine.startup_requests import (
     BindColumns,
+    CheckCreation,
     ConnectCatalog,
     ConnectStream,
     CreateSlot,
@@ -404,6 +407,11 @@ class Start:
             binary=self._former.binary,
         )
 
+    def check_creation(self) -> Step:
+        """Refuse to start before topics, publication and slot are created, if reading shows that the start fails."""
+        assert self._options is not None
+        self._refuse_collisions((yield CheckCreation(self._options.messages)))
+
     def prepare_sink(self) -> Step:
         assert self._options is not None
         settings = self.settings
@@ -457,12 +465,15 @@ class Start:
 
     def refuse_collisions(self) -> Step:
         """Refuse two tables with the same topic before the slot is created, so that no slot holds back WAL in vain."""
+        self._refuse_collisions(self._published)
+        yield from ()
+
+    def _refuse_collisions(self, published: Tables) -> None:
         if self.settings.sets_aside:
             return
-        tables = [(schema, name) for schema, _, name in map(_split, self._published.values())]
+        tables = [(schema, name) for schema, _, name in map(_split, published.values())]
         for error in collisions(tables, self.settings.topics):
             raise error
-        yield from ()
 
     def ensure_slot(self) -> Step:
         settings, positions = self.settings, self.positions
@@ -692,6 +703,7 @@ STEPS: Final[tuple[Callable[[Start], Step], ...]] = (
     Start.read_money_digits,
     Start.connect_stream,
     Start.choose_options,
+    Start.check_creation,
     Start.prepare_sink,
     Start.judge,
     Start.judge_roots,

@@ -72,6 +72,18 @@ class StreamEarly(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckCreation(Request[Mapping[int, str]]):
+    """Check by reading only whether slot and publication can be created, if one of them is missing, and whether the
+    rules of the configuration fit the tables. The answer is the tables that the publication has or will have, as
+    `schema.table` by oid; it is empty if nothing is missing.
+
+    `messages`: whether logical messages will come.
+    """
+
+    messages: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PrepareSink(Request[None]):
     """Create the sink, which affects no other instance yet, and the topics that it needs.
 

@@ -36,6 +36,7 @@ from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.startup import Start
 from cdcd.core.engine.startup_requests import (
     BindColumns,
+    CheckCreation,
     ConnectCatalog,
     ConnectStream,
     CreateSlot,
@@ -291,6 +292,10 @@ class _Rehearsal:
             self._sharers = tuple(found)
         return self._found
 
+    async def _check_creation(self, _request: CheckCreation) -> Mapping[int, str]:
+        """Return nothing, because all that refuses a creation has findings of its own."""
+        return {}
+
     async def _published(self, _request: Request[Mapping[int, str]]) -> Mapping[int, str]:
         """Return the published tables, or those of the publication that would be created."""
         assert self._sql is not None
@@ -327,6 +332,7 @@ _ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[
     EndFormerStream: _Rehearsal._nothing,
     ConnectStream: _Rehearsal._connect_stream,
     StreamEarly: _Rehearsal._nothing,
+    CheckCreation: _Rehearsal._check_creation,
     PrepareSink: _Rehearsal._nothing,
     LookAtSlot: _Rehearsal._look_at_slot,
     PeekCheckpoint: _Rehearsal._peek_checkpoint,

@@ -29,6 +29,7 @@ from cdcd.core.engine.startup import (
 )
 from cdcd.core.engine.startup_requests import (
     BindColumns,
+    CheckCreation,
     ConnectCatalog,
     ConnectStream,
     CreateSlot,
@@ -146,6 +147,7 @@ def _peeked(world: World, request: PeekCheckpoint) -> Any:
 ANSWERS: dict[type[Any], Callable[[World, Any], Any]] = {
     ConnectCatalog: lambda world, _: world.is_standby,
     ReadMoneyDigits: lambda world, _: world.money_digits,
+    CheckCreation: lambda world, _: world.published if world.found is None else {},
     ConnectStream: lambda world, _: world.version,
     LookAtSlot: lambda world, _: world.look(),
     PeekCheckpoint: _peeked,
@@ -171,6 +173,7 @@ def test_a_start_that_goes_on_asks_in_this_order_and_writes_nothing():
         EndFormerStream,
         ConnectStream,
         StreamEarly,
+        CheckCreation,
         PrepareSink,
         LookAtSlot,
         PeekCheckpoint,
@@ -193,6 +196,7 @@ def test_a_start_that_goes_on_asks_in_this_order_and_writes_nothing():
     ("first", "then", "because"),
     [
         (Start.take_lock, Start.connect_stream, "a standby disturbs no stream"),
+        (Start.check_creation, Start.prepare_sink, "a start that fails creates no topic"),
         (Start.judge, Start.fence, "who must refuse to start shuts nobody out"),
         (Start.judge, Start.ensure_publication, "who must refuse to start creates nothing"),
         (Start.fence, Start.remove_delivered_logs, "what is delivered is known for good"),
@@ -246,6 +250,14 @@ def test_without_rules_nothing_is_bound():
     world = World(found=replace(HERE, bindings='{"version":1,"columns":"x"}'))
     assert world.start().checkpoint.bindings == ""
     assert BindColumns not in world.order
+
+
+def test_two_tables_with_one_topic_are_refused_before_anything_is_created():
+    world = World(slot=None, found=None, published={1: "public.a_b", 2: "public.a.b"})
+    with pytest.raises(SinkError, match="collides"):
+        world.start()
+    assert world.order[-1] is CheckCreation
+    assert PrepareSink not in world.order
 
 
 def test_a_standby_is_refused_before_a_stream_is_ended():
