@@ -1,5 +1,6 @@
 """Every folder's mark, a good order, and Hypothesis without a clock."""
 
+import gc
 import os
 import signal
 from collections import Counter
@@ -144,14 +145,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> LoadF
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     is_shared = "PYTEST_XDIST_WORKER" in os.environ
+    # There are twelve thousand tests in six hundred files, and each worker collects all of them.
+    folders = {path: path.relative_to(TESTS).parts[0] for path in {item.path for item in items}}
 
-    def rank(item: pytest.Item) -> tuple[int, int]:
-        folder, file = _folder(item), item.path.relative_to(TESTS).as_posix()
+    def rank(path: Path) -> tuple[int, int]:
+        folder, file = folders[path], path.relative_to(TESTS).as_posix()
         long = LONG.index(file) if is_shared and file in LONG else len(LONG)
         return long, ORDER.index(folder) if folder in ORDER else len(ORDER)
 
+    ranks = {path: rank(path) for path in folders}
     for item in items:
-        if (folder := _folder(item)) in MARKED:
+        if (folder := folders[item.path]) in MARKED:
             item.add_marker(folder)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
@@ -160,7 +164,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
-    items.sort(key=rank)
+    items.sort(key=lambda item: ranks[item.path])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collect without the garbage collector, which would walk through all that is collected again and again, and never
+    walk through it later.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -202,7 +219,3 @@ def _out_of_date(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
         for report in reports:
             if getattr(report, "when", None) == "call":
                 yield from (value for name, value in report.user_properties if name == "out of date")
-
-
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(TESTS).parts[0]

@@ -85,3 +85,11 @@ def captured() -> list[Golden]:
     """All streams that are here, by version and mode."""
     paths = sorted(DIRECTORY.glob("*/*.bin.gz"))
     return [Golden(int(path.parent.name), path.name.removesuffix(".bin.gz")) for path in paths]
+
+
+def value_streams() -> list[Golden]:
+    """The streams that a test of values needs, in text and in binary form. The other versions send the same rows in
+    these modes, as `tests/unit/test_goldens.py` shows.
+    """
+    last = max(golden.version for golden in captured())
+    return [Golden(last, "v1"), Golden(last, "v1-binary")]

@@ -30,7 +30,7 @@ from cdcd.core.records.available import record_stream
 from cdcd.core.records.cloud_events import CloudEvents
 from cdcd.core.records.encoder import MESSAGES, Encoder, EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.flattening import Flattening
-from tests.golden.streams import Golden, captured
+from tests.golden.streams import Golden, value_streams
 from tests.unit.core.records.avro.reading import Schemas as AvroSchemas
 from tests.unit.core.records.avro.reading import as_avro_would
 from tests.unit.core.records.cloudevents.reading import read_event, size_of
@@ -41,7 +41,7 @@ from tests.unit.core.records.protobuf.reading import Schemas as ProtobufSchemas
 from tests.unit.core.records.protobuf.reading import expected
 from tests.unit.core.records.protobuf.test_golden_records import described
 
-STREAMS = [golden for golden in captured() if golden.mode in ("v1", "v1-binary")]
+STREAMS = value_streams()
 NOW_US = 1_700_000_000_123_456
 MODES = ("drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone")
 EVERYTHING = Flattening("rewrite-with-tombstone", added(ALL), added(ALL))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.core.catalog.oids import squeezed
+from cdcd.core.catalog.oids import EXPANDED_MAX, squeezed
 from cdcd.core.engine.checkpoint import (
     FORMER_FORMAT,
     AsideTable,
@@ -116,7 +116,7 @@ def test_a_person_can_read_the_record():
     }
 
 
-BOMB = squeezed(bytes(100_000_000))
+BOMB = squeezed(bytes(10 * EXPANDED_MAX))
 LONG_OID = squeezed((200_000).to_bytes(4, "big") + b"\xff" * 200_000)
 
 

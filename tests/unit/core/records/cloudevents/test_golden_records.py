@@ -13,7 +13,7 @@ from cdcd.core.protocol.reader import read_message
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.cloud_events import CloudEvents
 from cdcd.core.records.encoder import Encoder, EncoderSettings, Record
-from tests.golden.streams import Golden, captured
+from tests.golden.streams import Golden, value_streams
 from tests.unit.core.records.avro.reading import Schemas, as_avro_would, without
 from tests.unit.core.records.cloudevents.reading import (
     events_settings,
@@ -24,7 +24,7 @@ from tests.unit.core.records.cloudevents.reading import (
 )
 from tests.unit.core.records.debezium_json.test_golden_records import KEYS, types_of
 
-STREAMS = [golden for golden in captured() if golden.mode in ("v1", "v1-binary")]
+STREAMS = value_streams()
 NOW_US = 1_700_000_000_123_456
 
 

@@ -24,10 +24,10 @@ from cdcd.core.records.debezium_json.connect_schema import (
 from cdcd.core.records.debezium_json.converters import CONVERTERS, converter_of
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.stream import RecordStream
-from tests.golden.streams import Golden, captured
+from tests.golden.streams import Golden, value_streams
 from tests.unit.core.records.debezium_json.test_golden_records import SETTINGS, encoded
 
-STREAMS = [golden for golden in captured() if golden.mode in ("v1", "v1-binary")]
+STREAMS = value_streams()
 WITH_SCHEMAS = replace(SETTINGS, key_format="json_schema", value_format="json_schema")
 
 JSON_TYPES: dict[str, type | tuple[type, ...]] = {

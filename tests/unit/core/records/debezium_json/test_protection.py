@@ -20,7 +20,7 @@ from cdcd.core.protocol.reader import read_message
 from cdcd.core.protocol.writer import write_message
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
-from tests.golden.streams import Golden, captured
+from tests.golden.streams import Golden, value_streams
 from tests.unit.core.records.formats import json_of
 
 INT, TEXT, NUMERIC = 23, 25, 1700
@@ -41,7 +41,7 @@ BY_EMAIL = Relation(
     None, OID, "public", "users", "d", (Column(0, "id", INT, -1), Column(1, "email", TEXT, -1))
 )
 
-STREAMS = [golden for golden in captured() if golden.mode in ("v1", "v1-binary")]
+STREAMS = value_streams()
 
 
 def rule(action: str, pattern: str = "public.users.email", **settings: Any) -> ColumnRule:

@@ -12,12 +12,12 @@ from cdcd.core.protocol.writer import write_message
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
 from cdcd.core.records.stream import RecordStream
-from tests.golden.streams import Golden, captured
+from tests.golden.streams import Golden, value_streams
 from tests.unit.core.records.debezium_json.test_changes import OID, RELATION, frame_of, messages, rows
 from tests.unit.core.records.debezium_json.test_golden_records import encoded
 from tests.unit.core.records.formats import json_of
 
-STREAMS = [golden for golden in captured() if golden.mode in ("v1", "v1-binary")]
+STREAMS = value_streams()
 
 
 def encoder(relation: Relation, key: tuple[str, ...], *, writes: bool) -> RecordStream:

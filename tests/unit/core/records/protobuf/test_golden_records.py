@@ -12,12 +12,12 @@ from cdcd.core.protocol.messages import Begin, Delete, Insert, LogicalMessage, R
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import Encoder, Record
-from tests.golden.streams import Golden, captured
+from tests.golden.streams import Golden, value_streams
 from tests.unit.core.records.avro.reading import without
 from tests.unit.core.records.debezium_json.test_golden_records import KEYS, types_of
 from tests.unit.core.records.protobuf.reading import Schemas, expected
 
-STREAMS = [golden for golden in captured() if golden.mode in ("v1", "v1-binary")]
+STREAMS = value_streams()
 NOW_US = 1_700_000_000_123_456
 
 
