@@ -17,6 +17,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.sections.columns import ColumnsConfig
+from cdcd.config.sections.context import ContextConfig
 from cdcd.config.sections.format import CloudEventsConfig, EventFlatteningConfig, FormatConfig, MoneyConfig
 from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
@@ -74,6 +75,9 @@ class Config(Section):
     )
     outbox: OutboxConfig = Field(
         description="Events that an application publishes in the transaction of the change. Off by default."
+    )
+    context: ContextConfig = Field(
+        description="Headers of records that an application chooses for a transaction. Off by default."
     )
     heartbeat: HeartbeatConfig = Field(
         description="Heartbeats, watermarks, and a query on the source, at an interval. Off by default."
@@ -205,6 +209,8 @@ class Config(Section):
                 raise ValueError(f"outbox.tables: {table} is left out by tables.include or tables.exclude")
         if outbox.messages and self.postgres.messages is False:
             raise ValueError("outbox.messages needs another postgres.messages than false")
+        if self.context.enabled and self.postgres.messages is False:
+            raise ValueError("context.enabled needs another postgres.messages than false")
         if outbox.tables and self.postgres.binary:
             raise ValueError(
                 "outbox.tables needs postgres.binary: false, because payloads are delivered as text"
@@ -425,7 +431,7 @@ class Config(Section):
         """Whether the server is asked to send logical messages."""
         messages = self.postgres.messages
         if messages == "asked":
-            return self.outbox.messages or self.snapshot.signals != "off"
+            return self.outbox.messages or self.context.enabled or self.snapshot.signals != "off"
         return messages is not False
 
     @property

@@ -290,6 +290,7 @@ def read_secret_files(layers: Layers) -> None:
         ("registry", "token_file"),
         ("topics", "checkpoint_key_file"),
         ("snapshot", "signal_token_file"),
+        ("context", "token_file"),
         ("columns", "hash_key_file"),
         ("columns", "encryption_key_file"),
     ]

@@ -192,7 +192,7 @@ class Pipeline:
         """Set when a result was reported to the engine, which may have new actions then."""
         self._wanted = asyncio.Event()
         """Set when the engine may want frames."""
-        self._refused_before = telemetry.requests_refused
+        self._refused_before = (telemetry.requests_refused, telemetry.contexts_refused)
         self._totals_before = (telemetry.events, telemetry.transactions, telemetry.transactions_cut)
         self._unwritable_before = telemetry.unwritable
         self._delivered_before = (telemetry.delivered_rows, telemetry.delivered_transactions)
@@ -493,7 +493,9 @@ class Pipeline:
         telemetry.unwritable = _sum(unwritable, engine.rows.unwritable)
         telemetry.transactions = _sum(transactions, engine.assembler.counts)
         telemetry.transactions_cut = cut + engine.cuts
-        telemetry.requests_refused = self._refused_before + engine.requests_refused
+        requests, contexts = self._refused_before
+        telemetry.requests_refused = requests + engine.requests_refused
+        telemetry.contexts_refused = contexts + engine.contexts_refused
         aside = engine.fates.aside
         if aside or telemetry.aside:
             telemetry.aside = tuple(

@@ -21,6 +21,7 @@ from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.engine.checkpoint import RecordSettings
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
+from cdcd.core.engine.context import PREFIX as CONTEXT_PREFIX
 from cdcd.core.engine.feedback import interval_for
 from cdcd.core.engine.record_settings import CHANGES
 from cdcd.core.engine.settings import EngineSettings
@@ -122,6 +123,7 @@ def engine_settings(
         prepared_warning_age_s=config.postgres.prepared_warning_age_s,
         request_tokens=request_tokens(config),
         truncate=config.writes_truncates,
+        context=config.context.settings,
         message_prefixes=None if delivers_messages else _published_prefixes(config),
         record_bytes_max=_record_bytes_max(config),
         sets_aside=config.tables.on_error == "set_aside",
@@ -155,6 +157,8 @@ def message_limits(config: Config, *, delivers_messages: bool) -> MessageLimits:
     Larger messages become their size and digest.
     """
     by_prefix = {prefix.encode(): CONTENT_MAX for prefix in RESERVED}
+    if config.context.enabled:
+        by_prefix[CONTEXT_PREFIX.encode()] = config.context.bytes_max
     if config.outbox.messages:
         by_prefix[PUBLISHED_PREFIX] = config.outbox.message_bytes_max
     if not delivers_messages:

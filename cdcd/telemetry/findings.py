@@ -313,6 +313,17 @@ _TABLE: Final = (
         "PostgreSQL",
         "Every role that may connect can publish events of the outbox, because every role may write logical messages.",
     ),
+    Code(
+        "context.source",
+        "PostgreSQL",
+        "Whether the server sends logical messages, which `context.enabled` needs.",
+        (2,),
+    ),
+    Code(
+        "context.public",
+        "PostgreSQL",
+        "Every role that may connect can choose the context of its transactions, because there is no `context.token`.",
+    ),
     Code("outbox.unpublished", "PostgreSQL", "The publication lacks a table of `outbox.tables`."),
     Code(
         "heartbeat.query",

@@ -396,6 +396,13 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         _one(lambda t: t.requests_refused),
     ),
     Definition(
+        "cdcd_contexts_refused_total",
+        "counter",
+        "Contexts of transactions (logical message cdcd.context) that were refused: malformed, too large, or without a "
+        "known token.",
+        _one(lambda t: t.contexts_refused),
+    ),
+    Definition(
         "cdcd_healed_rows_total",
         "counter",
         "Rows whose records healed topics after a gap, by kind: deletes, updates, inserts.",

@@ -142,6 +142,7 @@ class Telemetry:
         "active_elsewhere",
         "aside",
         "commits",
+        "contexts_refused",
         "delays",
         "delivered_rows",
         "delivered_transactions",
@@ -223,7 +224,7 @@ class Telemetry:
         self.events: dict[tuple[str, str], int] = {}
         self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)
         self.transactions_cut = 0
-        self.requests_refused = 0
+        self.requests_refused = self.contexts_refused = 0
         self.healed_rows: Counter[str] = Counter()
         self.ignored_records: dict[str, int] = {}
         """Number of ignored records by the pipeline's own topic. A record is ignored if another writer wrote it."""

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from cdcd.adapters.postgres.lock import REQUESTS_MARK, lock_condition
-from cdcd.core.engine.requests import REFUSALS_MAX
+from cdcd.core.engine.refusals import REFUSALS_MAX
 from deploy.local import KafkaBroker
 from tests.attacks.checkpoints import cases
 from tests.integration.conftest import Database

@@ -919,6 +919,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
 """What is broken: the exit code of `cdcd run`, the code of the finding, and words of the cure in both."""
 
 ELSEWHERE: Final = {
+    "context.source": "only PostgreSQL 13 sends no messages: test_context.py",
     "machine.files": "both processes need a limit of their own: test_bad_input_limits.py",
     "snapshot.query": "five bad queries: test_snapshot_queries.py",
     "registry.unreachable": "a registry that is away is waited for: test_avro.py",

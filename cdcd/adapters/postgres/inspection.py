@@ -69,6 +69,8 @@ class ServerWanted:
     """True: snapshot requests need no token (`snapshot.signals_from`)."""
     outbox_messages: bool = False
     """True: logical messages are outbox events (`outbox.messages`)."""
+    contexts_from_anybody: bool = False
+    """True: contexts of transactions need no token (`context.token`)."""
     pipeline: str = ""
     """application_name of the daemon's session on the slot."""
     connections: int = 3

@@ -20,7 +20,13 @@ from cdcd.core.catalog.routing import RoutedTopics
 from cdcd.core.catalog.table_rules import KeyRule, PartitionRule
 from cdcd.core.engine import actions
 from cdcd.core.engine.session_start import ExportedTables
-from cdcd.core.engine.settings import BatchSettings, EngineSettings, HeartbeatSettings, SnapshotSettings
+from cdcd.core.engine.settings import (
+    BatchSettings,
+    ContextSettings,
+    EngineSettings,
+    HeartbeatSettings,
+    SnapshotSettings,
+)
 from cdcd.core.errors import TransientError
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.cloud_events import CloudEvents
@@ -41,7 +47,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         actions.Published, actions.Enums, actions.Busy,
         reading.SourcePart, reading.SourceTable, reading.PageQuery, reading.KeyQuery, reading.Rows,
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
-        EngineSettings, BatchSettings, SnapshotSettings, HeartbeatSettings,
+        EngineSettings, BatchSettings, SnapshotSettings, HeartbeatSettings, ContextSettings,
         EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
         TypeDescription, Outbox, OutboxTable, Flattening, AddedField, CloudEvents, TableFilter, CelLiteral,
         CelColumn, CelList, CelCall, TableSelection, KeyRule, PartitionRule,

@@ -25,6 +25,10 @@ def _check_token(token: SecretStr) -> SecretStr:
     return token
 
 
+SharedToken = Annotated[SecretStr, AfterValidator(_check_token)]
+"""Token that the configuration shares with the senders of logical messages."""
+
+
 def _check_query(text: str) -> str:
     if ROWS not in text:
         raise ValueError(f"must read the rows of the table as {ROWS}, with an alias: … FROM {ROWS} AS r …")
@@ -105,7 +109,7 @@ class SnapshotConfig(Section):
         "may connect to the database can start, pause and cancel snapshots, unless EXECUTE on pg_logical_emit_message "
         "is revoked from PUBLIC.",
     )
-    signal_token: Annotated[SecretStr, AfterValidator(_check_token)] | None = Field(
+    signal_token: SharedToken | None = Field(
         None,
         description="Secret text of at least 16 characters, as the token of requests that are sent while no instance "
         "runs, or by other programs. The token is then in the WAL, where roles with REPLICATION can read it.",

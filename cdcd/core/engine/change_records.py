@@ -123,12 +123,11 @@ class ChangeRecords:
 
     def _add(self, size: int, count: int, late: LateRecords | None = None) -> None:
         """Move the records, which are `size` bytes for `count` events, into the queue, and `late` behind them."""
-        if size > self._fails_over:
+        if size > self._fails_over - self._current.context_bytes:
             size -= self._leave_large()
         if self._metadata is not None:
             size += self._metadata.begun(self._records)
-        if self._queue.enqueue(self._records, size, count, late):
-            self._current.cut()
+        self._current.submit(size, count, late)
 
     def went_out(self, step: WentOut) -> None:
         """Note that tables have their first events under names that the pipeline leaves out."""
@@ -143,18 +142,17 @@ class ChangeRecords:
             The bytes of the removed records.
         """
         records, dropped, place = self._records, 0, 0
+        limit = self._fails_over - self._current.context_bytes
         while place < len(records):
             topic, key, value, _ = records[place]
             size = record_bytes(key, value, None)
-            oid = self.relations.oid_of(topic) if size > self._fails_over else None
+            oid = self.relations.oid_of(topic) if size > limit else None
             if oid is None:
                 # A record of a logical message is replaced by the sink.
                 place += 1
                 continue
             topics = self._encoder.tables.topics_of(oid)
-            self._fates.fault(
-                oid, SIZE, too_large(topic, key, size, self._current.commit_lsn, self._fails_over)
-            )
+            self._fates.fault(oid, SIZE, too_large(topic, key, size, self._current.commit_lsn, limit))
             gone, place = without_large(records, place, topics)
             dropped += sum([record_bytes(key, value, None) for _, key, value, _ in gone])
             if self._metadata is not None:
@@ -180,7 +178,10 @@ class ChangeRecords:
                 kept = []
                 if len(self._fates) != aside:
                     return Changes(items[place:], True)
-            late = self._encoder.late_records(item, self._current.unix_us, self._records)
+            late = None
+            if not self._current.context_bytes:
+                # Records that are made late have no headers of a context.
+                late = self._encoder.late_records(item, self._current.unix_us, self._records)
             if late is None:
                 kept.append(item)
             elif late.largest > self._fails_over:

@@ -6,11 +6,12 @@ events count as delivered, so that they are repeated after a restart in between.
 
 from collections.abc import Callable
 
+from cdcd.core.engine.context import Headers, add_headers
 from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.engine.topics import Topics
 from cdcd.core.facts import Observer
 from cdcd.core.facts.transactions import TransactionLarge
-from cdcd.core.records.encoder import Encoder, LateRecords, Record
+from cdcd.core.records.encoder import Encoder, LateRecords, Record, record_bytes
 from cdcd.core.transactions.steps import Closed, Opened
 
 
@@ -22,9 +23,18 @@ class CurrentTransaction:
         unix_us: the wall clock of the turn, in microseconds since 1970.
         xid, commit_lsn: of the transaction that was opened last.
         cuts: number of transactions that were cut because they were larger than a Kafka transaction may be.
+        context_bytes: bytes of the headers that the transaction's context adds to each record; 0 without a context.
     """
 
-    def __init__(self, encoder: Encoder, queue: BatchQueue, topics: Topics, observe: Observer) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        queue: BatchQueue,
+        topics: Topics,
+        observe: Observer,
+        *,
+        schemas_topic: str | None = None,
+    ) -> None:
         self.encoder = encoder
         self.queue = queue
         self.records: list[Record] = []
@@ -39,6 +49,10 @@ class CurrentTransaction:
         self._whole: Opened | None = None
         """The open transaction, until the queue ends a batch inside it. None: no transaction is open, or it was cut."""
         self._effects: list[Callable[[], None]] = []
+        self._context: Headers = []
+        self.context_bytes = 0
+        self._schemas_topic = schemas_topic
+        """Topic of descriptions of tables, which are no records of the transaction."""
 
     @property
     def place_lsn(self) -> int:
@@ -50,6 +64,7 @@ class CurrentTransaction:
         self._whole = step
         self.xid = step.xid
         self.commit_lsn = step.commit_lsn
+        self.use_context([])
         self.encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
         if step.skip:
             self.encoder.skip(step.skip)
@@ -57,8 +72,25 @@ class CurrentTransaction:
                 self._metadata.restore(self._start.counts)
         self.queue.begin(step.commit_lsn, step.skip)
 
+    def use_context(self, headers: Headers) -> None:
+        """Add these headers to the records of the transaction's following events."""
+        self._context = headers
+        self.context_bytes = record_bytes(None, None, headers)
+
+    def _add_context(self) -> int:
+        """Add the headers of the context to `records`, and return the bytes that were added."""
+        added = 0
+        for place, (topic, key, value, headers) in enumerate(self.records):
+            if topic != self._schemas_topic:
+                found = add_headers(headers, self._context)
+                self.records[place] = (topic, key, value, found)
+                added += record_bytes(None, None, found) - record_bytes(None, None, headers)
+        return added
+
     def submit(self, size: int, count: int, late: LateRecords | None = None) -> None:
         """Move `records`, which are `size` bytes for `count` events, into the queue, and `late` behind them."""
+        if self.context_bytes:
+            size += self._add_context()
         if self.queue.enqueue(self.records, size, count, late):
             self.cut()
 
@@ -82,6 +114,8 @@ class CurrentTransaction:
             self.apply_effects()
         if self._metadata is not None:
             size = self._metadata.ended(self.records)
+            if self.context_bytes:
+                size += self._add_context()
             self.queue.append(self.records, size)
         self.queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
 

@@ -34,6 +34,7 @@ from cdcd.core.engine.actions import Action, Answer, Differences, End, Status, T
 from cdcd.core.engine.between_transactions import BetweenTransactions
 from cdcd.core.engine.change_records import ChangeRecords
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
+from cdcd.core.engine.context import Contexts
 from cdcd.core.engine.current_transaction import CurrentTransaction
 from cdcd.core.engine.delivery import Delivery
 from cdcd.core.engine.described import DescribedRelations
@@ -195,6 +196,8 @@ class Engine:
             stop_tables=self._stop_tables,
             resume_tables=self._resume_tables,
         )
+        context = settings.context
+        self._contexts = None if context is None else Contexts(context, observe)
         self._notes = start.aside_notes
         self._delivery = Delivery(
             self.queue,
@@ -230,7 +233,9 @@ class Engine:
                     topics=self._marked_topics,
                 )
             )
-        self._current = CurrentTransaction(encoder, self.queue, self._topics, observe)
+        self._current = CurrentTransaction(
+            encoder, self.queue, self._topics, observe, schemas_topic=start.encoding.schemas_topic
+        )
         self._between = BetweenTransactions(
             self.queue, self._rendering, self.incremental, tables, labels, self._timed, self._come_back
         )
@@ -238,7 +243,7 @@ class Engine:
             assembler,
             self._current,
             ChangeRecords(self._current, relations, self.incremental, tables, self.fates, limits),
-            MessageRecords(self._current, requests, settings.message_prefixes, observe),
+            MessageRecords(self._current, requests, self._contexts, settings.message_prefixes, observe),
             self._between,
             LeftOutTables(None if start.tables.is_all else start.tables.test(), self.fates),
             self._renewal,
@@ -348,6 +353,11 @@ class Engine:
     def requests_refused(self) -> int:
         """How many requests for snapshots were refused, also those that the log leaves out."""
         return self._requests.refused
+
+    @property
+    def contexts_refused(self) -> int:
+        """How many contexts of transactions were refused, also those that the log leaves out."""
+        return 0 if self._contexts is None else self._contexts.refused
 
     @property
     def delivered_rows(self) -> int:

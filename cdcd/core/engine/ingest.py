@@ -277,7 +277,8 @@ class Ingest:
         return self._assembler.streamed_open + self._assembler.prepared_open
 
     def _transactional(self, step: TransactionalMessage, now: float) -> None:
-        self._renewal.arrived(peek.shortened_bytes(step.frame), now)
+        if not step.is_delivered:
+            self._renewal.arrived(peek.shortened_bytes(step.frame), now)
         if not self._messages.handle(step):
             self._held = step
 

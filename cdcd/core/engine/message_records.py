@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from cdcd.core.engine.context import PREFIX, Contexts
 from cdcd.core.engine.current_transaction import CurrentTransaction
 from cdcd.core.engine.requests import Requests
 from cdcd.core.facts import Observer
@@ -23,12 +24,14 @@ from cdcd.core.transactions.steps import NonTransactionalMessage, TransactionalM
 
 _RESERVED: Final = tuple(prefix.encode() for prefix in RESERVED)
 _WATERMARK: Final = WATERMARK.encode()
+_CONTEXT: Final = PREFIX.encode()
 
 
 class MessageRecords:
     """Handles logical messages; call `handle` and `handle_alone` in the order of the stream.
 
     Args:
+        contexts: reads contexts of transactions; None if they are messages like any other.
         prefixes: prefixes of the messages that have records; None if all have records.
     """
 
@@ -36,18 +39,27 @@ class MessageRecords:
         self,
         current: CurrentTransaction,
         requests: Requests,
+        contexts: Contexts | None,
         prefixes: tuple[bytes, ...] | None,
         observe: Observer,
     ) -> None:
         self._current = current
         self._encoder = current.encoder
         self._requests = requests
+        self._contexts = contexts
         self._message_prefixes = prefixes
         self._observe = observe
 
     def handle(self, step: TransactionalMessage) -> bool:
         """Add a message of the open transaction to the queue. Returns False if it must wait for ids of schemas."""
         current, frame, in_stream = self._current, step.frame, step.in_stream
+        if self._is_context(frame, in_stream):
+            self._take_context(frame, in_stream)
+            if not step.is_delivered:
+                current.leave_out(1)
+            return True
+        if step.is_delivered:
+            return True
         if self._is_request(frame, in_stream):
             current.leave_out(1)
             request = self._held_request(frame, in_stream)
@@ -72,13 +84,16 @@ class MessageRecords:
         """
         current, frame, in_stream = self._current, step.frame, step.in_stream
         is_request = self._is_request(frame, in_stream)
-        is_delivered = not is_request and self._is_delivered(frame, in_stream)
+        is_context = self._is_context(frame, in_stream)
+        is_delivered = not is_request and not is_context and self._is_delivered(frame, in_stream)
         if is_delivered and not current.has_schemas(MESSAGES):
             return False
         current.queue.begin(step.lsn, 0)
         size = 0
         if is_request:
             self._take_request(frame, in_stream)
+        elif is_context:
+            self._take_context(frame, in_stream)
         elif is_delivered:
             known = len(current.records)
             size = self._encoder.encode_message(
@@ -87,6 +102,22 @@ class MessageRecords:
             size -= self._without_value(frame, in_stream, known)
         current.queue.enqueue(current.records, size, 1)
         return True
+
+    def _is_context(self, frame: bytes, in_stream: bool) -> bool:
+        """Return whether a logical message is the context of its transaction."""
+        return self._contexts is not None and peek.message_prefix(frame, in_stream) == _CONTEXT
+
+    def _take_context(self, frame: bytes, in_stream: bool) -> None:
+        """Let the context hold for the following events of the open transaction, unless it is refused."""
+        contexts, unix_s = self._contexts, self._current.unix_us // 1_000_000
+        assert contexts is not None, "it is a context"
+        size = peek.shortened_bytes(frame)
+        if size >= 0:
+            contexts.refuse_large(size, unix_s)
+            return
+        headers = contexts.headers(_message(frame, in_stream), unix_s)
+        if headers is not None:
+            self._current.use_context(headers)
 
     def _is_request(self, frame: bytes, in_stream: bool) -> bool:
         """Return whether a logical message is a request to the daemon."""

@@ -18,6 +18,7 @@ from typing import Final
 
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.pending import excess
+from cdcd.core.engine.refusals import Sparing
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer, cut_short
@@ -53,9 +54,6 @@ HOUR_S: Final = 3600
 
 TABLES_MAX: Final = 10_000
 """Number of tables whose readings are remembered. If there are more, readings older than an hour are forgotten."""
-
-REFUSALS_MAX: Final = 60
-"""Number of refusals that may be reported in a burst; after these, one per second is reported."""
 
 NOT_AUTHORIZED: Final = (
     "it has no token that this instance knows: send it by `cdcd snapshot`, or with snapshot.signal_token"
@@ -103,10 +101,7 @@ class Requests:
         self._tokens = tokens
         self._held = 0
         self._left_out = 0
-        self._refusals = 0
-        self._refused_s = 0
-        """Time of the last reported refusal, in Unix seconds. `_refusals` falls by one each second after it."""
-        self._untold = 0
+        self._sparing = Sparing()
 
     def hold(self, message: LogicalMessage) -> Callable[[], None] | None:
         """Return the function to call when the message's transaction ends, where the request counts; None if there is
@@ -138,15 +133,9 @@ class Requests:
         number of requests.
         """
         self.refused += 1
-        now_s = self._incremental.tasks.unix_s
-        self._refusals = max(0, self._refusals - max(0, now_s - self._refused_s))
-        self._refused_s = now_s
-        if self._refusals >= REFUSALS_MAX:
-            self._untold += 1
-            return
-        self._refusals += 1
-        untold, self._untold = self._untold, 0
-        self._observe(SnapshotSignalRefused(reason=cut_short(reason, WORDS_MAX), left_out=untold))
+        left_out = self._sparing.admit(self._incremental.tasks.unix_s)
+        if left_out is not None:
+            self._observe(SnapshotSignalRefused(reason=cut_short(reason, WORDS_MAX), left_out=left_out))
 
     def take(self, message: LogicalMessage) -> None:
         """Carry out the request, or report why it is refused."""

@@ -88,6 +88,19 @@ class HeartbeatSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """Which contexts of transactions become headers (`context.py`), from the section `context`.
+
+    Attributes:
+        tokens: digests of tokens (`token_digest`), one of which a context must have; None if it needs none.
+        bytes_max: maximum of bytes in the content of the message; a larger context is refused.
+    """
+
+    tokens: tuple[str, ...] | None = None
+    bytes_max: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """The engine's settings.
 
@@ -105,6 +118,7 @@ class EngineSettings:
             columns; 0 if this is not certain, or if larger records go elsewhere.
         sets_aside: whether a fault of a table sets the table aside; if not, it ends the session.
         has_requests: whether requests can arrive as logical messages. Servers before PostgreSQL 14 send none.
+        context: contexts of transactions; None if they are logical messages like any other.
         fails_over_bytes: size of key and value above which a record is a fault of its table; 0 if larger records go
             elsewhere.
     """
@@ -125,3 +139,4 @@ class EngineSettings:
     sets_aside: bool = False
     fails_over_bytes: int = 0
     has_requests: bool = True
+    context: ContextSettings | None = None

@@ -53,6 +53,19 @@ class PrepareMissing(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class ContextRefused(Fact):
+    """cdcd rejected the context of a transaction (logical message `cdcd.context`), because it is malformed or too
+    large, or has no token that the pipeline knows. The transaction's records are delivered without its headers. If
+    there are many, there is one event a second, and `left_out` says how many were rejected without an event before it.
+    """
+
+    event: ClassVar[str] = "context.refused"
+    level: ClassVar[Level] = "warning"
+    reason: str
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RecordOversized(Fact):
     """A record is larger than the broker accepts. cdcd sent it where kafka.oversized says."""
 

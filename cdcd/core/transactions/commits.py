@@ -162,7 +162,9 @@ class CommitOrder:
 
     def transactional_message(self, frame: bytes) -> Iterable[Step]:
         """Handle a logical message within a normal transaction."""
-        return (TransactionalMessage(frame, False),) if self.take_event() else ()
+        if self.skip == COVERED:
+            return ()
+        return (TransactionalMessage(frame, False, is_delivered=not self.take_event()),)
 
     def non_transactional_message(self, frame: bytes) -> Iterable[Step]:
         """Handle a logical message between transactions."""

@@ -184,8 +184,7 @@ class TransactionReplay:
                 yield Changes(run, in_stream)
                 run = []
             if tag == MESSAGE:
-                if order.take_event():
-                    yield TransactionalMessage(item, in_stream)
+                yield TransactionalMessage(item, in_stream, is_delivered=not order.take_event())
             else:
                 yield from self._other(item, in_stream)
         # A list without events to send also took work: a transaction may be half delivered and large.

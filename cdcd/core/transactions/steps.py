@@ -19,8 +19,8 @@ from cdcd.core.transactions.drafts import SpoolItem
 class Opened:
     """Beginning of a committed transaction; all its changes follow before the next one begins.
 
-    `skip` is the number of its first events that the checkpoint covers; they do not follow. `last_commit_lsn` is
-    the commit LSN of the transaction before it in the stream; None: unknown.
+    `skip` is the number of its first events that the checkpoint covers; of these, only logical messages follow.
+    `last_commit_lsn` is the commit LSN of the transaction before it in the stream; None: unknown.
     """
 
     __slots__ = ("commit_lsn", "commit_time", "kind", "last_commit_lsn", "skip", "xid")
@@ -53,11 +53,13 @@ class Changes:
 class TransactionalMessage:
     """A logical message of the open transaction: one event, at its place among the changes.
 
-    `in_stream`: True if an xid follows the tag.
+    `in_stream`: True if an xid follows the tag. `is_delivered`: True if `Opened.skip` counts the event, which follows
+    nevertheless, because a message can concern the events after it.
     """
 
     frame: bytes
     in_stream: bool
+    is_delivered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.replication import identifier
 from cdcd.adapters.postgres.snapshot_reader import CORRECT_QUERY, SnapshotReader
 from cdcd.config.loading import Config
+from cdcd.config.sections.context import ContextConfig
 from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.table_rules import TableRules
@@ -180,6 +181,20 @@ async def look_at_outbox(
         except ConfigError as error:
             refused.append(error)
     return OutboxFacts(tuple(refused), tuple(sorted(wanted.keys() - published.values())))
+
+
+def refuse_context(context: ContextConfig, *, hears_messages: bool) -> ConfigError | None:
+    """Return the refusal to start with a context that no message can give; None if the pipeline may start.
+
+    Args:
+        hears_messages: True if the server sends logical messages.
+    """
+    if not context.enabled or hears_messages:
+        return None
+    return ConfigError(
+        "context.enabled is on, and this server sends no logical messages, which PostgreSQL 14 and up do.",
+        hint="Set context.enabled: false, or upgrade the server.",
+    )
 
 
 def check_outbox(facts: OutboxFacts, outbox: Outbox) -> Iterator[Finding]:

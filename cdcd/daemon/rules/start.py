@@ -16,7 +16,13 @@ from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.errors import CdcdError
 from cdcd.core.facts import Fact
 from cdcd.core.facts.rules import ColumnRuleUnmatched, FilterUnmatched, OutboxUnpublished, RoutesUnmatched
-from cdcd.daemon.rules.rows import look_at_filters, look_at_outbox, look_at_queries, look_at_routes
+from cdcd.daemon.rules.rows import (
+    look_at_filters,
+    look_at_outbox,
+    look_at_queries,
+    look_at_routes,
+    refuse_context,
+)
 from cdcd.daemon.rules.tables import look_at_columns
 
 
@@ -41,7 +47,7 @@ async def look_at_rules(
     *,
     hears_messages: bool,
 ) -> RulesFound:
-    """Apply filters, routes, queries and the outbox to the published tables, which are `schema.table` by oid.
+    """Apply context, filters, routes, queries and outbox to the published tables, which are `schema.table` by oid.
 
     Args:
         bindings: columns to which the rules of `columns` are bound.
@@ -50,7 +56,8 @@ async def look_at_rules(
     Raises:
         TransientError, SourceError.
     """
-    refused: list[CdcdError] = []
+    silent = refuse_context(config.context, hears_messages=hears_messages)
+    refused: list[CdcdError] = [] if silent is None else [silent]
     of_tables: list[CdcdError] = []
     told: list[Fact] = []
     protects = protections(config.columns, bindings)

@@ -302,7 +302,8 @@ def revoke_emit(facts: ServerFacts) -> str:
 def check_signals(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]:
     """Check who can request snapshots: the requests are logical messages, which any client of the database can send.
 
-    A request needs a token, unless `snapshot.signals_from` is anybody. Events of an outbox need none.
+    A request needs a token, unless `snapshot.signals_from` is anybody. Events of an outbox need none. A context needs
+    the token of `context.token`, if there is one.
     """
     subject = "snapshot.signals"
     try:
@@ -342,6 +343,14 @@ def check_signals(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Finding]
             "outbox.messages",
             "every role that may connect to the database can publish events to the topics of outbox.topics",
             f"Revoke the right from the others, and grant it to the applications: {revoke_emit(facts)}",
+        )
+    if wanted.contexts_from_anybody and facts.session.emits_anybody:
+        yield Finding(
+            "warning",
+            "context.public",
+            "context.token",
+            "every role that may connect to the database can choose the headers of the records of its transactions",
+            "Set context.token_file, and let the applications call cdcd.set_context (deploy/sql/context.sql).",
         )
 
 

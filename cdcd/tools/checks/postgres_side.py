@@ -31,6 +31,7 @@ from cdcd.daemon.rules.rows import (
     look_at_outbox,
     look_at_queries,
     look_at_routes,
+    refuse_context,
 )
 from cdcd.daemon.rules.tables import (
     KeyFacts,
@@ -87,6 +88,7 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], ServerFacts]:
         truncate=config.writes_truncates,
         signals_from_anybody=config.snapshot.signals_from == "anybody",
         outbox_messages=config.outbox.messages,
+        contexts_from_anybody=config.context.enabled and config.context.token is None,
         pipeline=config.name,
         connections=CONNECTIONS
         + (config.snapshot.parallelism if config.snapshot.mode != "never" else 0)
@@ -107,8 +109,11 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], ServerFacts]:
     money = await look_at_money(
         dsn, application_name=wanted.application_name, connect_timeout_s=wanted.connect_timeout_s
     )
+    hears = config.hears_messages and facts.server_version >= OPTION_SINCE["messages"]
+    silent = refuse_context(config.context, hears_messages=hears)
     findings = [
         *postgres.examine(facts, wanted),
+        *([] if silent is None else [of_error("context.source", "context", silent)]),
         *postgres.check_money(money, config.money.digits),
         *check_keys(keys),
         *check_readers(readers, config),

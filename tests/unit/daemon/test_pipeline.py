@@ -74,6 +74,7 @@ class Engine:
     caught_up: bool | None = None
     cuts: int = 0
     requests_refused: int = 0
+    contexts_refused: int = 0
     fates: Fates = field(default_factory=lambda: Fates((), {}, observe=lambda fact: None))
     server_wal_end: int = 0
     delivered_rows: int = 0

@@ -42,6 +42,7 @@ OF_FORMER_RECORDINGS = {
     "sets_aside",
     "fails_over_bytes",
     "has_requests",
+    "context",
 }
 """Settings that former versions did not have: their defaults are what these versions did."""
 

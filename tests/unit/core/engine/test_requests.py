@@ -8,7 +8,8 @@ import pytest
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.pending import PENDING_BYTES_MAX
-from cdcd.core.engine.requests import HELD_BYTES_MAX, NOT_AUTHORIZED, REFUSALS_MAX, WORDS_MAX, Requests
+from cdcd.core.engine.refusals import REFUSALS_MAX
+from cdcd.core.engine.requests import HELD_BYTES_MAX, NOT_AUTHORIZED, WORDS_MAX, Requests
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.facts.snapshot import SnapshotSignalled, SnapshotSignalRefused
 from cdcd.core.protocol.messages import LogicalMessage

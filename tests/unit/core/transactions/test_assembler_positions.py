@@ -101,7 +101,9 @@ def test_every_kind_of_event_counts_and_nothing_else(tmp_path):
         insert("four"),
         commit(200),
     )
-    assert said == ["open 7", "origin upstream", "relation a", "relation b", "four", "close 210"]
+    assert said == [
+        "open 7", "origin upstream", "relation a", "delivered two", "relation b", "four", "close 210"
+    ]  # fmt: skip
 
 
 def test_events_of_aborted_subtransactions_do_not_count(tmp_path):

@@ -219,7 +219,8 @@ class Receiver:
             case Changes():
                 return [text_of(one, in_stream=step.in_stream) for one in frames_of(step)]
             case TransactionalMessage():
-                return [text_of(step.frame, in_stream=step.in_stream)]
+                delivered = "delivered " if step.is_delivered else ""
+                return [delivered + text_of(step.frame, in_stream=step.in_stream)]
             case Turn() | RelationPreview():
                 return []
             case Described(message=Relation() as message):
