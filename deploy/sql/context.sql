@@ -34,6 +34,7 @@ DO $$ BEGIN RAISE 'schema cdcd belongs to another role; drop it, or ALTER SCHEMA
 CREATE SCHEMA cdcd;
 \endif
 
+SET LOCAL client_min_messages = warning;
 DROP SERVER IF EXISTS cdcd_context CASCADE;
 SELECT NOT EXISTS (SELECT FROM pg_foreign_data_wrapper WHERE fdwname = :'wrapper') AS "is_missing" \gset
 \if :is_missing
