@@ -619,6 +619,7 @@ def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource
         pipeline.topics.name,
         pipeline.money.digits,
         readers_of(pipeline),
+        pipeline.topics.renames,
     )
 
 

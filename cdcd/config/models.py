@@ -37,7 +37,7 @@ from cdcd.config.sections.tables import FieldsConfig, KeyConfig, PartitionerConf
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
 from cdcd.core.catalog.patterns import parse_pattern
-from cdcd.core.catalog.routing import TopicNames, begins_as_table, collisions, equivalent, parse_table
+from cdcd.core.catalog.routing import TopicNames, collisions, equivalent, parse_table
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.records.cloud_events import CLOUDEVENTS
 
@@ -234,20 +234,13 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _routes_fit(self) -> "Config":
-        for text, given in self.routes.tables.items():
+        for text in self.routes.tables:
             pattern = parse_pattern(text, "routes.tables")
             for table in self.outbox.by_table:
                 if pattern.matches(*table):
                     raise ValueError(
                         f"routes.tables: {text} matches {'.'.join(table)}, whose rows are events (outbox.tables); "
                         "narrow the pattern"
-                    )
-            for rule in given.rules:
-                if not begins_as_table(rule.topic, self.topics.prefix):
-                    raise ValueError(
-                        f"routes.tables: {text}: {rule.topic} must begin with {self.topics.prefix}. and have a second "
-                        "point after it, as the topics of all tables do, because rights on topics and `cdcd drop` "
-                        "rely on it"
                     )
         # Only patterns without * and ? name tables: of the others, the start and `cdcd check` know the tables.
         literal = [text for text in self.routes.tables if parse_pattern(text, "routes.tables").is_literal]
@@ -454,6 +447,8 @@ class Config(Section):
             self.heartbeat_topic,
             topics.name,
             self.routes.topics,
+            topics.renames,
+            topics.claims,
         )
 
     @property

@@ -113,6 +113,10 @@ class TopicRefusedError(SinkError):
         self.topics = topics
 
 
+class ClaimedError(SinkError):
+    """A topic belongs to another pipeline."""
+
+
 class ProtocolError(FatalError):
     """Bytes on the wire are not what the manual says: unknown tag or flag, short or left-over bytes."""
 

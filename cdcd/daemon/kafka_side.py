@@ -37,6 +37,7 @@ from cdcd.core.facts.tables import TopicCreated, TopicLost
 from cdcd.core.facts.transactions import MessageOversized, RecordOversized
 from cdcd.core.pasted import read_table
 from cdcd.core.records.schema_registrations import SchemaIds
+from cdcd.daemon.claiming import Claiming
 from cdcd.daemon.settings import (
     TRANSACTION_S,
     checkpoint_topic,
@@ -93,6 +94,7 @@ class KafkaSide:
         """Topics that received records before this session, with their tables. None: not read yet."""
         self._ignored_until = -1
         """Offset of the last ignored record of the checkpoint topic that was reported."""
+        self._claiming: Claiming | None = None
         self._answer_s = min(TOPICS_S, max(1.0, config.startup_timeout_s))
 
     async def peek(self, *, newest: bool = False, told: int = 0) -> Checkpoint | None:
@@ -320,12 +322,13 @@ class KafkaSide:
         refused: dict[str, CdcdError] | None,
     ) -> None:
         """Create or check the topics in `missing`, and those in `others` if the broker refuses none of them."""
+        claiming = self._claims()
         # The descriptions are read before a topic is created. If this read failed after the creation, the next attempt
         # would find the topic and not report that it was lost.
         had_records = await self._had_records_before() if missing or others else {}
         try:
             created, found = await self.call(
-                lambda: self._look([*missing, *others], unchecked, prefix, None), anywhere=True
+                lambda: self._look(claiming, [*missing, *others], unchecked, prefix, None), anywhere=True
             )
         except SinkError:
             if not others and refused is None:
@@ -334,13 +337,14 @@ class KafkaSide:
             self._not_ahead.update(others)
             others = []
             created, found = await self.call(
-                lambda: self._look(missing, unchecked, prefix, refused), anywhere=True
+                lambda: self._look(claiming, missing, unchecked, prefix, refused), anywhere=True
             )
         for topic in created:
             self._observe(TopicCreated(topic=topic))
             if table := had_records.get(topic):
                 self._observe(TopicLost(topic=topic, table=table, command=read_table(table)))
         self._topics.update(missing, others, found)
+        self._known.topics.update(missing, others)
         self._keyless.update(unchecked)
         if refused:
             for error in refused.values():
@@ -365,13 +369,24 @@ class KafkaSide:
         return self._had_records
 
     def _look(
-        self, missing: list[str], keyless: list[str], prefix: str, refused: dict[str, CdcdError] | None
+        self,
+        claiming: Claiming,
+        missing: list[str],
+        keyless: list[str],
+        prefix: str,
+        refused: dict[str, CdcdError] | None,
     ) -> tuple[list[str], set[str]]:
         """Create what is missing. Returns the topics that were created, and all that exist with the prefix."""
         config = self._config
         admin = self._admin()
         spec = topic_spec(config)
         created = []
+        claimed = claiming.claim(admin, missing) if missing else {}
+        if claimed and refused is None:
+            raise next(iter(claimed.values()))
+        if refused is not None:
+            refused |= claimed
+        missing = [topic for topic in missing if topic not in claimed]
         if missing:
             created = ensure_topics(
                 admin,
@@ -391,6 +406,25 @@ class KafkaSide:
             known = existing.union([topic for topic in missing if not refused or topic not in refused])
             self._known.sizes.learn_topics(message_limits(admin, sorted(known)))
         return created, existing
+
+    async def release_claims(self, wanted: Collection[str]) -> None:
+        """Release this pipeline's claims on other topics than those of its published tables, which are `wanted`.
+
+        Raises:
+            SinkUnavailableError: no broker answers.
+        """
+        claiming = self._claims()
+        await self.call(lambda: claiming.release_others(self._admin(), wanted), anywhere=True)
+
+    def _claims(self) -> Claiming:
+        if self._claiming is None:
+            loop = asyncio.get_running_loop()
+
+            def report(fact: Fact) -> None:
+                loop.call_soon_threadsafe(self._observe, fact)
+
+            self._claiming = Claiming(self._config, report, self._answer_s, self.giving_up)
+        return self._claiming
 
     async def check_marked(self, topics: Collection[str]) -> None:
         """Check that existing topics among these accept watermarks.

@@ -9,7 +9,7 @@ outage, the watch also checks that readers see what was committed (`kafka/outage
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from typing import Final
 
 from cdcd.adapters.kafka import client
@@ -48,6 +48,7 @@ class KafkaWatch:
 
     Args:
         written: returns the topics that are being written now, in several sets.
+        topics: all topics that this process has written to or checked. The caller adds to them.
         settling: notified of each result, because transactions wait for it.
         added: called in the thread with topics that got further partitions.
         hanging: called in the thread with the partitions in which a hanging transaction was found now, and with all
@@ -61,6 +62,7 @@ class KafkaWatch:
         written: Callable[[], Collection[Collection[str]]],
         settling: Settling | None = None,
         *,
+        topics: Container[str] = (),
         hanging: Callable[[list[Partition], dict[Partition, int]], None] = lambda _found, _all: None,
         added: Callable[[list[AddedPartitions]], None] = lambda _added: None,
     ) -> None:
@@ -70,7 +72,7 @@ class KafkaWatch:
         self.settling = Settling() if settling is None else settling
         self._tell_hanging = hanging
         self._tell_added = added
-        self._counts = PartitionCounts(config.topics.prefix, config.topics.names.values())
+        self._counts = PartitionCounts(config.topics.prefix, topics)
         self._count_at = 0.0
         self._transactions = HangingTransactions()
         self._stop = threading.Event()

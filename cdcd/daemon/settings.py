@@ -196,6 +196,8 @@ def encoder_settings(
         schemas_topic=topics.schemas or None,
         names=topics.by_table,
         topic_template=topics.name,
+        renames=topics.renames,
+        claims_topic=topics.claims,
         checkpoint_topic=topics.checkpoint,
         dead_letter_topic=config.kafka.dead_letter_topic,
         tombstones=topics.tombstones,

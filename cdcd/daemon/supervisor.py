@@ -276,6 +276,7 @@ class Supervisor:
             report,
             lambda: self._telemetry.writing,
             self._known.settling,
+            topics=self._known.topics,
             hanging=hanging,
             added=added,
         )

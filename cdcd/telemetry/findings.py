@@ -360,6 +360,8 @@ _TABLE: Final = (
     "few to survive the loss of a broker."),
     Code("topic.write", "Kafka", "The right to write to topics that do not exist yet, which Kafka cannot report."),
     Code("topic.rights", "Kafka", "The rights to write to a topic, and to read the checkpoint.", (4,)),
+    Code("topic.claimed", "Kafka", "Another pipeline has a topic of a table.", (4,)),
+    Code("topic.claims", "Kafka", "The pipeline cannot claim topics, so another pipeline may write to them.", ()),
     Code("topic.leader", "Kafka", "A partition of a topic has no leader.", (4,)),
     Code("topic.checkpoint", "Kafka", "Whether the checkpoint's topic is compacted, has one partition and belongs to "
     "this pipeline.", (4,)),

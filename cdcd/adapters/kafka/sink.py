@@ -160,10 +160,12 @@ class KnownOfBrokers:
     Attributes:
         sizes: sizes that brokers have refused.
         settling: delay of the end of a transaction after an outage.
+        topics: topics that sessions of this process have created or checked.
     """
 
     sizes: SizeLimits = field(default_factory=SizeLimits)
     settling: Settling = field(default_factory=Settling)
+    topics: set[str] = field(default_factory=set)
 
 
 class Sink:

@@ -8,7 +8,7 @@ After partitions were added to a topic, producers send keys to other partitions 
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -86,12 +86,12 @@ class PartitionCounts:
 
     Args:
         prefix: prefix of the pipeline's topics, without the point.
-        others: topics of the pipeline that do not have this prefix.
+        others: further topics of the pipeline. The caller may add to them.
     """
 
-    def __init__(self, prefix: str, others: Iterable[str] = ()) -> None:
+    def __init__(self, prefix: str, others: Container[str] = ()) -> None:
         self._begin = f"{prefix}."
-        self._others = frozenset(others)
+        self._others = others
         self._known: dict[str, int] = {}
 
     def look(self, counts: Mapping[str, int]) -> list[AddedPartitions]:

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 from cdcd.adapters.recording import events as recorded
 from cdcd.adapters.recording.blocks import RecordingError
 from cdcd.adapters.recording.segments import CommitFinder, RecordedCommit
+from cdcd.core.catalog.claims import IS_CLAIMED
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import (
@@ -24,7 +25,7 @@ from cdcd.core.engine.actions import (
 from cdcd.core.engine.building import build_engine
 from cdcd.core.engine.queue import Batch
 from cdcd.core.engine.session_start import SessionStart
-from cdcd.core.errors import CdcdError, SinkError, TransientError
+from cdcd.core.errors import CdcdError, ClaimedError, SinkError, TransientError
 from cdcd.core.facts import Observer
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.lsn import Lsn
@@ -359,7 +360,11 @@ class ReplayedSession:
 
 
 def _errors(refused: tuple[tuple[str, str], ...]) -> dict[str, CdcdError]:
-    return {topic: SinkError(message) for topic, message in refused}
+    # A recording has only the messages of errors.
+    return {
+        topic: ClaimedError(message) if IS_CLAIMED in message else SinkError(message)
+        for topic, message in refused
+    }
 
 
 def _name(letter: bytes) -> str:

@@ -82,10 +82,9 @@ class RouteConfig(Section):
         "this topic."
     )
     topic: Text = Field(
-        description="A topic: a name, or a text with {prefix}, {schema} and {table}. The name must begin with the "
-        "prefix of the topics and a point, and have a second point after that, as topics of tables do. If the pattern "
-        "of the table has * or ?, the topic must have {table} or {schema} in its place, because a topic has the rows "
-        "of one table."
+        description="A topic: a name, or a text with {prefix}, {schema} and {table}. A topic that does not begin with "
+        "the prefix is claimed (topics.claims). If the pattern of the table has * or ?, the topic must have {table} or "
+        "{schema} in its place, because a topic has the rows of one table."
     )
 
 

@@ -1,6 +1,5 @@
 """The keys of `topics`: what the topics are called and what goes into them."""
 
-import re
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, field_serializer, model_validator
@@ -11,10 +10,12 @@ from cdcd.config.types import (
     PropertyValue,
     Section,
     TableName,
+    Text,
     TopicName,
     TopicOrNone,
     TopicTemplate,
 )
+from cdcd.core.catalog.renaming import Router, check_expression, check_replacement, compiled
 from cdcd.core.catalog.routing import DEFAULT, Table, TopicNames, collisions, equivalent, parse_table
 
 KEY_LENGTH_MIN: Final = 32
@@ -53,6 +54,29 @@ class TopicCreationConfig(Section):
     )
 
 
+RENAMES_MAX: Final = 20
+"""Rules of a pipeline. All of them are applied to the topic of each table."""
+
+
+class RenameConfig(Section):
+    """A rule that renames topics."""
+
+    regex: Text = Field(
+        description="Regular expression that the whole topic must match, in Java's language, as far as Python reads it "
+        "the same way. At most 4 repetitions (*, +, {}), and none inside of another one."
+    )
+    replacement: Text = Field(
+        description="Replacement of the first place that the expression finds. $1 is the first group, ${name} a named "
+        "one."
+    )
+
+    @model_validator(mode="after")
+    def _readable(self) -> "RenameConfig":
+        check_expression(self.regex)
+        check_replacement(self.replacement, self.regex)
+        return self
+
+
 class TopicsConfig(Section):
     """Names and contents of topics."""
 
@@ -62,16 +86,28 @@ class TopicsConfig(Section):
     )
     name: TopicTemplate = Field(
         DEFAULT,
-        description="Topic of a table, with {prefix}, {schema} and {table}. A topic must begin with {prefix}. and have "
-        "a second point after it. Two tables with one topic are refused, at the start and by `cdcd check`. Choose it "
-        "before the first start, because records in topics of other names stay there.",
+        description="Topic of a table, with {prefix}, {schema} and {table}, such as {schema}.{table}. Two tables with "
+        "one topic are refused, at the start and by `cdcd check`. A topic that does not begin with {prefix}. is "
+        "claimed (see claims). Choose it before the first start, because records in topics of other names stay there.",
+    )
+    rename: list[RenameConfig] = Field(
+        default_factory=list,
+        max_length=RENAMES_MAX,
+        description="Rules that rename the topic that name gives a table, in their order, each applied to the result "
+        "of the rule before it. They are the options of Kafka Connect's RegexRouter. Topics in names are not renamed.",
+    )
+    claims: TopicName = Field(
+        "cdcd.claims",
+        description="Compacted topic in which the pipelines of a Kafka cluster claim topics, so that two of them never "
+        "write to one topic. All pipelines of a cluster need the same name here. A pipeline claims each topic of a "
+        "table that does not begin with the prefix; without such a topic, it writes no claim (docs/topics.md).",
     )
     names: dict[TableName, TopicName] = Field(
         default_factory=dict,
         description="Topics of single tables: <schema>.<table> to topic, with a part that holds a point in double "
         "quotes. For tables whose topics would be too long, or one to Kafka: characters that it does not allow become "
-        "_, and names that differ only in . and _ are the same. A topic must begin with <prefix>. and have a second "
-        "point after it. A table that has records in one topic begins again in another.",
+        "_, and names that differ only in . and _ are the same. A topic that does not begin with <prefix>. is claimed "
+        "(see claims). A table that has records in one topic begins again in another.",
     )
     create: TopicCreationConfig = Field(description="Creation of missing topics.")
     on_added_partitions: Literal["warn", "stop"] = Field(
@@ -158,13 +194,6 @@ class TopicsConfig(Section):
             )
         if len(self.by_table) < len(self.names):
             raise ValueError("names must have each table once")
-        for topic in self.names.values():
-            _, begins, rest = topic.partition(f"{self.prefix}.")
-            if not begins or not topic.startswith(begins) or re.fullmatch(r"[^.]+\..+", rest) is None:
-                raise ValueError(
-                    f"names: {topic} must begin with {self.prefix}. and have a second point after it, as the topics "
-                    f"of all tables do, because rights on topics and `cdcd mirror` rely on it"
-                )
         names = TopicNames(
             self.prefix,
             self.by_table,
@@ -173,10 +202,16 @@ class TopicsConfig(Section):
             self.checkpoint,
             transaction=self.transaction_topic,
             template=self.name,
+            claims=self.claims,
         )
         if errors := collisions(self.by_table, names):
             raise ValueError(f"names: {errors[0].message}")
         return self
+
+    @property
+    def renames(self) -> tuple[Router, ...]:
+        """`rename` for the core."""
+        return tuple([Router(compiled(each.regex), each.replacement) for each in self.rename])
 
     @property
     def writes_truncates(self) -> bool:

@@ -1,8 +1,10 @@
 """Topics of a table's records: by a template, a text with `{prefix}`, `{schema}` and `{table}` in it, or by a
-configured name.
+configured name. Rules may then rename the topic of the template (`renaming.py`).
 
-With every template, the topic of a table begins with `<prefix>.` and has a second dot after it: rights on topics,
-`cdcd drop` and the mirror rely on this, and cdcd's own topics (`<prefix>.checkpoint`) have another form.
+By default, the topic of a table begins with `<prefix>.` and has a second dot after it, so that one right on topics is
+enough, and another pipeline with another prefix has other topics. Any other topic needs a claim (`claims.py`), because
+nothing in its name says whose it is. Such a topic never begins with `_`, unless the configuration names it: Kafka's own
+topics begin so, and the owner of a table chooses its name.
 
 Parts of cdcd identify a table by `schema.table` without quotes. If a schema or a table has a dot in its name, this
 text can be split in two ways. `{schema}.{table}` side by side needs no split; with other templates such a table has
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cdcd.core.catalog.patterns import PART, parse_pattern, unquoted
+from cdcd.core.catalog.renaming import Router
 from cdcd.core.errors import SinkError
 
 DEFAULT: Final = "{prefix}.{schema}.{table}"
@@ -30,11 +33,10 @@ DEFAULT: Final = "{prefix}.{schema}.{table}"
 _PLACEHOLDERS: Final = ("prefix", "schema", "table")
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _BOTH: Final = "{schema}.{table}"
-_BEGIN: Final = "{prefix}."
 
 
 def check_template(template: str) -> None:
-    """Raise ValueError if the text is no template, or if it can give a topic without the form of a table's topic."""
+    """Raise ValueError if the text is no template of topics."""
     for name in _PLACEHOLDER.findall(template):
         if name == "database":
             raise ValueError(
@@ -49,20 +51,12 @@ def check_template(template: str) -> None:
             "may hold only ASCII letters, digits, '.', '_' and '-' beside {prefix}, {schema} and {table}, as Kafka "
             "demands of topics"
         )
-    if re.fullmatch(r"[^.]+\..+", _PLACEHOLDER.sub("x", template.removeprefix(_BEGIN))) is None or not (
-        template.startswith(_BEGIN)
-    ):
-        raise ValueError(
-            f"{template} must begin with {{prefix}}. and have a second point after it: rights on topics and "
-            "`cdcd mirror` go by that"
-        )
+    if _PLACEHOLDER.sub("x", template) in ("", ".", ".."):
+        raise ValueError("must not be empty, . or .., which Kafka does not take as the name of a topic")
 
 
 def check_routed(text: str, pattern: str) -> None:
-    """Raise ValueError if the text names no topic for rows of the tables that a pattern matches.
-
-    The caller checks the prefix (`begins_as_table`).
-    """
+    """Raise ValueError if the text names no topic for rows of the tables that a pattern matches."""
     placeholders = _PLACEHOLDER.findall(text)
     for name in placeholders:
         if name not in _PLACEHOLDERS:
@@ -84,13 +78,6 @@ def check_routed(text: str, pattern: str) -> None:
             f"topic: {text} needs {{schema}}, because {pattern} may match tables of several schemas and a topic has "
             "the rows of one"
         )
-
-
-def begins_as_table(text: str, prefix: str) -> bool:
-    """Return True if a topic, or a template of topics, has the form of tables' topics."""
-    shown = _PLACEHOLDER.sub(lambda match: prefix if match[1] == "prefix" else "x", text)
-    begins = f"{prefix}."
-    return shown.startswith(begins) and re.fullmatch(r"[^.]+\..+", shown[len(begins) :]) is not None
 
 
 def rendered(template: str, prefix: str, schema: str, table: str) -> str:
@@ -203,11 +190,13 @@ class TopicNames:
     """Names of a pipeline's topics.
 
     Attributes:
-        prefix: prefix of the topics of tables.
+        prefix: prefix of the topics of tables, and of cdcd's own topics by default.
         names: configured topics of tables.
         message, schemas, checkpoint, dead_letter, transaction, heartbeat: cdcd's own topics; None: no such topic.
         template: template for all other tables.
         routes: topics of tables with routed rows.
+        renames: rules that rename the topics by `template`, in their order.
+        claims: the topic with the claims of all pipelines, which no table may have.
     """
 
     prefix: str
@@ -220,11 +209,32 @@ class TopicNames:
     heartbeat: str | None = None
     template: str = DEFAULT
     routes: tuple[RoutedTopics, ...] = ()
+    renames: tuple[Router, ...] = ()
+    claims: str | None = None
 
     def table(self, schema: str, name: str) -> str:
         """Return the topic of a table. `ClaimedTopics` checks that Kafka allows it and no other table has it."""
         given = self.names.get((schema, name))
-        return _allowed(rendered(self.template, self.prefix, schema, name)) if given is None else given
+        return self._renamed(rendered(self.template, self.prefix, schema, name)) if given is None else given
+
+    def _renamed(self, topic: str) -> str:
+        topic = _allowed(topic)
+        for rule in self.renames:
+            topic = rule.routed(topic)
+        return topic
+
+    def is_under_prefix(self, topic: str) -> bool:
+        """Return True if the topic begins with the prefix, so that it needs no claim."""
+        return topic.startswith(f"{self.prefix}.")
+
+    @property
+    def has_claims(self) -> bool:
+        """Return True if a topic of a table may need a claim."""
+        texts = (*self.names.values(), *[topic for each in self.routes for topic in each.topics])
+        return bool(self.renames) or not all(map(self._begins_with_prefix, (self.template, *texts)))
+
+    def _begins_with_prefix(self, text: str) -> bool:
+        return self.is_under_prefix(text) or text.startswith("{prefix}.")
 
     def routed(self, schema: str, name: str) -> tuple[str, ...]:
         """Return the topics of the rules that route a table's rows, in the rules' order; () without rules.
@@ -245,7 +255,7 @@ class TopicNames:
         for (schema, name), topic in self.names.items():
             if f"{schema}.{name}" == table:
                 return topic
-        return _allowed(rendered_qualified(self.template, self.prefix, table))
+        return self._renamed(rendered_qualified(self.template, self.prefix, table))
 
     def lacks_name(self, schema: str, name: str) -> bool:
         """Return True if the template gives the table no topic, and none is configured."""
@@ -269,9 +279,13 @@ class ClaimedTopics:
 
     def __init__(self, names: TopicNames) -> None:
         self._names = names
+        given = (*names.names.values(), *[topic for each in names.routes for topic in each.topics])
+        self._named = frozenset([topic for topic in given if "{" not in topic])
         self._owners: dict[str, str] = {}
         for topic, owner in names.own():
             self.claim(topic, owner)
+        if names.claims is not None:
+            self.claim(names.claims, "the claims of all pipelines")
 
     def table(self, schema: str, name: str) -> str:
         """Return a table's own topic.
@@ -287,6 +301,14 @@ class ClaimedTopics:
                 f"{{'{_quoted(schema)}.{_quoted(name)}': {topic}}}, or leave the table out of the publication.",
             )
         for each in self._names.all_of(schema, name):
+            if each.startswith("_") and not self._names.is_under_prefix(each) and each not in self._named:
+                raise SinkError(
+                    f'The topic {each} of table "{schema}"."{name}" begins with _, as Kafka\'s own topics do, and the '
+                    "table's name alone gives this topic.",
+                    hint=f"If the topic is meant, name it: topics.names: "
+                    f"{{'{_quoted(schema)}.{_quoted(name)}': {each}}}. Otherwise give the table another one there, or "
+                    "leave the table out of the publication.",
+                )
             self.claim(each, f'{_TABLE_OWNER}"{schema}"."{name}"')
         return topic
 

@@ -46,9 +46,9 @@ from cdcd.core.engine.fates import (
     REGISTRY,
     REQUEST,
     SET_ASIDE,
-    TOPIC,
     Fates,
     fault_of,
+    fault_of_topic,
 )
 from cdcd.core.engine.feedback import Feedback, reply_requested
 from cdcd.core.engine.healing import Healing
@@ -443,7 +443,7 @@ class Engine:
             if not oids:
                 raise error
             for each in oids:
-                self._fault(each, TOPIC, error)
+                self._fault(each, fault_of_topic(error), error)
         self._between_soon(now)
 
     def schemas_refused(self, refused: Mapping[SchemaUse, CdcdError], now: float) -> None:

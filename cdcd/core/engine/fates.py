@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.core.engine.checkpoint import AsideTable
-from cdcd.core.errors import CdcdError, ConfigError, SinkError, SourceError, WithheldError
+from cdcd.core.errors import CdcdError, ClaimedError, ConfigError, SinkError, SourceError, WithheldError
 from cdcd.core.facts import Observer, cut_short
 from cdcd.core.facts.tables import TableLeft, TableResumed, TableSetAside
 from cdcd.core.pasted import resume_table
@@ -32,6 +32,8 @@ NAME: Final = "name"
 """The name of the table's topic: too long, or the one of another table."""
 TOPIC: Final = "topic"
 """The table's topic is missing, or refused."""
+CLAIMED: Final = "claimed"
+"""The table's topic belongs to another pipeline."""
 REGISTRY: Final = "registry"
 """The schema registry refuses a schema of the table, or gives no answer for it."""
 PROTECTION: Final = "protection"
@@ -52,7 +54,7 @@ REQUEST: Final = "request"
 SET_ASIDE: Final = "the table is set aside because of a fault, and is read when it comes back"
 """Why the rows of a table are not read."""
 
-PASSING: Final = frozenset({TOPIC, REGISTRY, SNAPSHOT, BROKER})
+PASSING: Final = frozenset({TOPIC, CLAIMED, REGISTRY, SNAPSHOT, BROKER})
 """Faults whose cause can pass: rights, topics and a registry are in other hands than the configuration."""
 
 RETRY_S: Final = 5.0
@@ -107,6 +109,11 @@ def fault_of(error: CdcdError) -> str:
     if isinstance(error, SinkError):
         return NAME
     return RULE
+
+
+def fault_of_topic(error: CdcdError) -> str:
+    """Return the kind of fault of an error because of which records cannot go to a topic."""
+    return CLAIMED if isinstance(error, ClaimedError) else TOPIC
 
 
 def fault_of_rows(error: CdcdError) -> str:
@@ -394,6 +401,7 @@ class AsideNotes:
 HINTS: Final[Mapping[str, str]] = {
     NAME: "Give the table a topic of its own (topics.names).",
     TOPIC: "Create the topic, or give cdcd's principal the right to create it and to write to it.",
+    CLAIMED: "Give the table another topic (topics.names), or release the other pipeline's claim on this one.",
     REGISTRY: "Correct the compatibility of the subject, or delete the subject's former versions.",
     PROTECTION: "Correct the rule in columns, so that it names the column.",
     RULE: "Correct the rule in the configuration, and start cdcd again.",

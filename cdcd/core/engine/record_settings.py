@@ -44,6 +44,7 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
         "topics.prefix": _TOPICS,
         "topics.name": _TOPICS,
         "topics.names": _TOPICS,
+        "topics.rename": _TOPICS,
         "topics.skipped_operations": Change(
             "The topics lack records that were skipped before. Readers still have the rows whose deletes were skipped.",
             _NEW_TOPICS,

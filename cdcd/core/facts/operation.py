@@ -68,6 +68,45 @@ class TransactionEnded(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TopicsUnclaimed(Fact):
+    """cdcd could not claim `topics` topics of tables in the topic `topics.claims`, because Kafka refuses it.
+
+    The pipeline goes on. Nothing keeps another pipeline from writing to the same topics until the right is granted and
+    cdcd starts again (docs/topics.md).
+    """
+
+    event: ClassVar[str] = "topics.unclaimed"
+    level: ClassVar[Level] = "warning"
+    message: str
+    hint: str
+    topics: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsReleased(Fact):
+    """cdcd released its claims on these topics, because none of the pipeline's published tables has them any more.
+    Another pipeline may claim them now. The records in the topics stay there.
+    """
+
+    event: ClassVar[str] = "topics.released"
+    topics: tuple[str, ...]
+    claims: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecordsIgnored(Fact):
+    """The topic with the claims has `count` records that are no claims; `reason` is that of the last one. They change
+    nothing. Find the program that writes there, and let only cdcd's principals write to the topic.
+    """
+
+    event: ClassVar[str] = "claims.ignored"
+    level: ClassVar[Level] = "warning"
+    topic: str
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRecordsIgnored(Fact):
     """The checkpoint topic has `count` records that do not count: of another key, of no known form, without the tag of
     the pipeline's key, or copies of former records. `first_offset` and `last_offset` say where, and `reason` is that of

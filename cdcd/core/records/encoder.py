@@ -12,6 +12,7 @@ from cdcd.core.catalog.field_names import ChosenFields, FieldRule
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.protection import ColumnRule, Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.renaming import Router
 from cdcd.core.catalog.routing import DEFAULT as DEFAULT_TEMPLATE
 from cdcd.core.catalog.routing import RoutedTopics, Table, TopicNames, topic_name
 from cdcd.core.catalog.table_rules import ChosenKeys, ChosenPartitions, KeyRule, PartitionRule
@@ -116,6 +117,8 @@ class EncoderSettings:
         partition_rules: the columns that choose the partitions of tables' records.
         field_rules: names of fields that are not those of their columns, and constant fields.
         routes: topics that rows of tables may go to beside the tables' own.
+        renames: rules that rename the topics by the template.
+        claims_topic: the topic with the claims of all pipelines, which no table may take; None: there is none.
         pipeline: the pipeline's name, which descriptions of tables carry in a header; "": they carry none.
     """
 
@@ -147,6 +150,8 @@ class EncoderSettings:
     partition_rules: tuple[PartitionRule, ...] = ()
     field_rules: tuple[FieldRule, ...] = ()
     routes: tuple[RoutedTopics, ...] = ()
+    renames: tuple[Router, ...] = ()
+    claims_topic: str | None = None
     bindings: Bindings = field(default_factory=Bindings, compare=False)
     pipeline: str = ""
 
@@ -187,6 +192,8 @@ class EncoderSettings:
             self.heartbeat_topic,
             self.topic_template,
             self.routes,
+            self.renames,
+            self.claims_topic,
         )
 
 

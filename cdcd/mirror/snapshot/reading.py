@@ -31,6 +31,7 @@ from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot
 from cdcd.adapters.postgres.slot import SlotWait
 from cdcd.adapters.postgres.tables import LockWatch, Tell
 from cdcd.core.catalog.modes import Modes
+from cdcd.core.catalog.renaming import Router
 from cdcd.core.catalog.routing import DEFAULT, TopicNames, parse_table
 from cdcd.core.errors import TransientError
 from cdcd.core.protocol.lsn import Lsn
@@ -70,7 +71,7 @@ class SnapshotSource:
         dsn: of the primary. Executors connect with it too.
         prefix: `topics.prefix`.
         names: `topics.names`.
-        template: `topics.name`.
+        template, renames: `topics.name` and the rules of `topics.rename`.
         password_command: `postgres.password_command`. The driver and every task run it, so executors need the program.
         money_digits: `money.digits`.
         kafka: where the topics are. What they have before the snapshot is taken need not be read later; None: it is,
@@ -89,6 +90,7 @@ class SnapshotSource:
     template: str = DEFAULT
     money_digits: int | None = None
     readers: Readers | None = field(default=None, repr=False)
+    renames: tuple[Router, ...] = ()
 
     def access(self, table: str) -> tuple[str, tuple[str, ...]]:
         """DSN and password command of the role that reads the rows of `schema.table`. A secret."""
@@ -101,7 +103,7 @@ class SnapshotSource:
     def topics(self) -> TopicNames:
         """How the topics are called. ValueError: a key of `names` is not the name of a table."""
         names = {parse_table(table): topic for table, topic in self.names.items()}
-        return TopicNames(self.prefix, names, template=self.template)
+        return TopicNames(self.prefix, names, template=self.template, renames=self.renames)
 
 
 class Snapshot:

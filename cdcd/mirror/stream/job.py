@@ -155,7 +155,9 @@ class Mirror:
             began = time.monotonic()
             try:
                 self._run_query(once, stop)
-                return
+                if not self._topics.has_new or stop.is_set():
+                    return
+                continue
             except TransientError as error:
                 if once:
                     raise
@@ -169,6 +171,7 @@ class Mirror:
     def _run_query(self, once: bool, stop: threading.Event) -> None:
         settings = self._settings
         self._failure = None
+        self._stopping = False
         self._descriptions.refresh()
         self._observe(
             MirrorStarted(settings.name, len(self._topics.wanted(self._descriptions.topics())), once)
@@ -231,6 +234,11 @@ class Mirror:
                     self._working.release()
                 return False
             self._upkeep.look(self._tables.followed())
+            if self._topics.has_new:
+                # Spark keeps the pattern of topics of a query, and a new topic has another name.
+                with self._working:
+                    self._stopping = True
+                    return False
             if self._working.acquire(blocking=False):
                 try:
                     self._look_after_passed_over()

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection
 
+from cdcd.mirror.kafka import Offsets
 from cdcd.mirror.platform.kafka_admin import Admin, TopicFacts
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.stream.settings import MirrorSettings
@@ -27,23 +28,48 @@ class Topics:
         self._facts: dict[str, TopicFacts] = {}
         self._ids: dict[str, str] = {}
         self._unmirrored: set[str] = set()
+        self._subscribed: frozenset[str] = frozenset()
+        self._compared: Offsets = {}
+        """How far the descriptions were read when their topics were compared with `_subscribed`."""
+        self._lacks_new = False
 
     def name(self, topic: str) -> str:
         return self._descriptions.table(topic) or topic
 
     def pattern(self, before: Collection[str] = ()) -> str:
-        """Topics of tables, `<prefix>.<schema>.<table>`, and of their descriptions, which may come alone; with
-        consistent batches also the checkpoint's, which moves when nothing else does. A stream that had it keeps it.
+        """Topics of tables, `<prefix>.<schema>.<table>` or described ones of other names, and of their descriptions,
+        which may come alone; with consistent batches also the checkpoint's, which moves when nothing else does. A
+        stream that had it keeps it.
 
         Args:
             before: topics that the stream had.
         """
         settings = self._settings
         has_checkpoint = settings.consistent or settings.checkpoint in before
-        others = "|".join(re.escape(name) for name in sorted(self._not_tables()))
-        tables = rf"(?!(?:{others})$){re.escape(settings.prefix)}\.[^.]+\..+"
         own = [settings.schemas, *([settings.checkpoint] if has_checkpoint else [])]
-        return "|".join([tables, *map(re.escape, own)])
+        self._compared = self._descriptions.read_to
+        self._lacks_new = False
+        named = self._named()
+        self._subscribed = frozenset(named)
+        return "|".join([self._by_prefix(), *map(re.escape, named), *map(re.escape, own)])
+
+    def _by_prefix(self) -> str:
+        others = "|".join(re.escape(name) for name in sorted(self._not_tables()))
+        return rf"(?!(?:{others})$){re.escape(self._settings.prefix)}\.[^.]+\..+"
+
+    def _named(self) -> list[str]:
+        """The topics of mirrored tables whose names do not show that they are topics of this pipeline's tables."""
+        form = re.compile(self._by_prefix())
+        return [topic for topic in self.wanted(self._descriptions.topics()) if form.fullmatch(topic) is None]
+
+    @property
+    def has_new(self) -> bool:
+        """Whether a topic of a mirrored table is described that the last `pattern` does not match. The caller then
+        starts another query by another pattern."""
+        if self._compared != self._descriptions.read_to:
+            self._compared = self._descriptions.read_to
+            self._lacks_new = not self._subscribed.issuperset(self._named())
+        return self._lacks_new
 
     def _not_tables(self) -> Collection[str]:
         settings = self._settings

@@ -4,7 +4,7 @@ The log says which topics stopped, which tables stopped, how far each topic is r
 The position of a folded table is in the table's own commits. So this works while the mirror is down.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -27,6 +27,7 @@ from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.quarantine import QUARANTINE
 from cdcd.mirror.targets.target import Target
 from cdcd.mirror.watching.progress import first_lines
+from cdcd.mirror.watching.status import stream_topics
 from cdcd.telemetry.mirror_status import (
     LogStatus,
     MirrorStatus,
@@ -111,7 +112,7 @@ def look_at_log(
             except PySparkException as error:
                 unreadable.append(Unreadable(name, first_lines(error), _HINT))
                 continue
-            if found is not None and _is_ours(found.schema, settings):
+            if found is not None and _is_ours(found.schema, settings, has.topics):
                 bases.append(found)
         waiting = _waiting(spark, place.name, bases)
     except PySparkException as error:
@@ -204,9 +205,11 @@ def read_quarantine(
             found = _unreadable(spark, log).selectExpr(
                 "topic", "part AS partition", "off AS offset", "ts AS record_time", "reason"
             )
+        if log is None:
+            ours = sf.startswith("topic", sf.lit(f"{settings.prefix}."))
+            found = found.filter(ours | sf.col("topic").isin(*stream_topics(spark, settings)))
         rows = (
-            found.filter(sf.startswith("topic", sf.lit(f"{settings.prefix}.")))
-            .orderBy(sf.desc("record_time"), "topic", "partition", sf.desc("offset"))
+            found.orderBy(sf.desc("record_time"), "topic", "partition", sf.desc("offset"))
             .limit(limit)
             .collect()
         )
@@ -292,8 +295,10 @@ def _base(spark: SparkSession, name: str, base: BaseFormat | None, table_format:
     return Base(name, TableSchema.from_json(text), position, figures(spark, name, table_format))
 
 
-def _is_ours(schema: TableSchema, settings: MirrorSettings) -> bool:
-    return schema.topic.startswith(f"{settings.prefix}.") and settings.wants(schema.table)
+def _is_ours(schema: TableSchema, settings: MirrorSettings, topics: Container[str]) -> bool:
+    """Whether the table belongs to this mirror. `topics`: those of the log, also with names without the prefix."""
+    is_read = schema.topic in topics or schema.topic.startswith(f"{settings.prefix}.")
+    return is_read and settings.wants(schema.table)
 
 
 def _waiting(spark: SparkSession, name: str, bases: Collection[Base]) -> dict[str, Waiting]:

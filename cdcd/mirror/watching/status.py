@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 from cdcd.core.errors import ConfigError, PositionError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.platform.kafka_admin import Admin
+from cdcd.mirror.platform.offsets import batch_ends, last_batch
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.pinned import CONTROL
 from cdcd.mirror.targets.quarantine import QUARANTINE
@@ -46,6 +47,7 @@ class Findings:
         inspected: the tables of the place that are of this program, whatever pipeline's.
         quarantined: by topic and table, the number of records by reason.
         without: the tables that are not as of `point`.
+        topics: topics that the mirror has read, also those whose names do not begin with the pipeline's prefix.
     """
 
     inspected: list[Inspected] = field(default_factory=list)
@@ -54,6 +56,7 @@ class Findings:
     quarantined: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
     point: Point | None = None
     without: frozenset[str] = frozenset()
+    topics: frozenset[str] = frozenset()
 
 
 def look(
@@ -71,6 +74,7 @@ def look(
     """
     try:
         found = _find(spark, target, settings.threads)
+        found.topics = stream_topics(spark, settings)
     except (PySparkException, Py4JError) as error:
         raise ConfigError(
             f"The tables in {place} cannot be read: {_short(error)}",
@@ -78,6 +82,13 @@ def look(
         ) from error
     status = assemble(found, settings, target.format, place, datetime.now(UTC))
     return _with_behind(spark, status, found, settings) if kafka else status
+
+
+def stream_topics(spark: SparkSession, settings: MirrorSettings) -> frozenset[str]:
+    """Return the topics that the mirror's stream has read; none before its first batch."""
+    location = settings.checkpoint_location
+    last = last_batch(spark, location) if location else None
+    return frozenset() if last is None else frozenset(batch_ends(spark, location, last))
 
 
 def _find(spark: SparkSession, target: Target, threads: int) -> Findings:
@@ -103,7 +114,7 @@ def assemble(
     tables: dict[str, TableStatus] = {}
 
     def is_ours(topic: str, table: str) -> bool:
-        return topic.startswith(f"{settings.prefix}.") and settings.wants(table)
+        return (topic in found.topics or topic.startswith(f"{settings.prefix}.")) and settings.wants(table)
 
     def of(topic: str, table: str) -> TableStatus:
         return tables.setdefault(topic, TableStatus(table, topic, left_out=table in found.without))

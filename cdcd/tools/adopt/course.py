@@ -18,6 +18,7 @@ from typing import Final
 
 from cdcd.core.catalog import routing
 from cdcd.core.catalog.patterns import parse_pattern
+from cdcd.core.catalog.renaming import Router, check_expression, check_replacement, compiled
 from cdcd.core.catalog.routing import DEFAULT, TopicNames, collisions
 from cdcd.core.errors import CdcdError
 from cdcd.tools.adopt.reach import (
@@ -25,9 +26,7 @@ from cdcd.tools.adopt.reach import (
     Known,
     KnownTable,
     Reach,
-    Router,
     UndecidedError,
-    compiled,
     own_topic,
     reached,
 )
@@ -56,19 +55,24 @@ class TopicCourse:
     Attributes:
         stages: the transforms so far: whether each is applied to a topic, and what it makes of it.
         template: what it makes of any schema and table; None: that depends on their names.
+        rules: the same transforms as rules of `topics.rename`; None: a predicate selects records for one of them, or
+            comparing names with an expression could take long.
     """
 
     prefix: str
     known: Known
     stages: tuple[tuple[Accepts, Router], ...] = ()
     template: str | None = routing.DEFAULT
+    rules: tuple[Mapping[str, str], ...] | None = ()
 
     def routed(self, router: Router, accepts: Accepts, *, is_everywhere: bool) -> "TopicCourse":
         """The topics after one more transform."""
         template = None
         if is_everywhere and not self.stages:
             template = _template(router, self.prefix)
-        return replace(self, stages=(*self.stages, (accepts, router)), template=template)
+        rule = _rule(router) if is_everywhere else None
+        rules = None if rule is None or self.rules is None else (*self.rules, rule)
+        return replace(self, stages=(*self.stages, (accepts, router)), template=template, rules=rules)
 
     def final(self, topic: str) -> str:
         """Where records of a topic go in the end. UnreadableError: Java would refuse a replacement."""
@@ -100,47 +104,29 @@ class TopicCourse:
             if (topic := self.topic_of(each.schema, each.name))
             != own_topic(self.prefix)(each.schema, each.name)
         }
-        for table, topic in changed.items():
-            if not routing.begins_as_table(topic, self.prefix):
-                raise UnnamedError(self._refused(table.qualified, topic))
-        names = {(each.schema, each.name): topic for each, topic in changed.items()}
-        self._refuse_collisions(TopicNames(self.prefix, names))
-        return {"topics.names": {each.pattern: topic for each, topic in changed.items()}} if changed else {}
+        self._refuse_collisions(
+            TopicNames(self.prefix, {(each.schema, each.name): topic for each, topic in changed.items()})
+        )
+        if not changed:
+            return {}
+        if self.rules is not None:
+            return {"topics.rename": list(self.rules)}
+        return {"topics.names": {each.pattern: topic for each, topic in changed.items()}}
 
     @property
     def is_of_today(self) -> bool:
         """Whether the keys name the tables of today, so that a later one has the default's topic."""
-        return self.template is None
+        return self.template is None and self.rules is None
 
     def _by_template(self, template: str) -> Mapping[str, object]:
         if template == routing.DEFAULT:
             return {}
-        try:
-            routing.check_template(template)
-        except ValueError:
-            raise UnnamedError(self._refused("a table", template) + self._other_prefix(template)) from None
-        if not {"{schema}", "{table}"} <= set(re.findall(r"\{\w+\}", template)):
-            self._refuse_collisions(TopicNames(self.prefix, template=template))
-            if self.known is None:
-                raise UndecidedError(
-                    f"Several tables may have one topic ({template}), and the database was not asked."
-                )
+        if self.known is None and not {"{schema}", "{table}"} <= set(re.findall(r"\{\w+\}", template)):
+            raise UndecidedError(
+                f"Several tables may have one topic ({template}), and the database was not asked."
+            )
         self._refuse_collisions(TopicNames(self.prefix, template=template))
         return {"topics.name": template}
-
-    def _refused(self, whose: str, topic: str) -> str:
-        return (
-            f"It sends the records of {whose} to {topic}. A topic of a table begins with {self.prefix}. in cdcd and "
-            "has a second point after it, because rights on topics, `cdcd drop` and the mirror go by that. Choose "
-            "such topics in topics.name or topics.names, let the consumers read those, and accept this option."
-        )
-
-    def _other_prefix(self, template: str) -> str:
-        other = template.removesuffix(f".{routing.DEFAULT.partition('.')[2]}")
-        other = other.replace("{prefix}", self.prefix)
-        if other == template or re.search(r"[{}]", other):
-            return ""
-        return f" If nobody reads `source.name`, set topics.prefix: {other} instead, which changes it too."
 
     def _refuse_collisions(self, names: TopicNames) -> None:
         tables: list[KnownTable] = list(self.known or ())
@@ -150,6 +136,16 @@ class TopicCourse:
                 f"{found[0].message} A topic of cdcd's has the rows of one table. Let the consumers read several "
                 "topics, or let a job after the topics bring them together, and accept this option."
             )
+
+
+def _rule(router: Router) -> Mapping[str, str] | None:
+    """The router as a rule of `topics.rename`; None: the configuration takes no such rule."""
+    try:
+        check_expression(router.expression.pattern)
+        check_replacement(router.replacement, router.expression.pattern)
+    except ValueError:
+        return None
+    return {"regex": router.expression.pattern, "replacement": router.replacement}
 
 
 def _template(router: Router, prefix: str) -> str | None:

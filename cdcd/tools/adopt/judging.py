@@ -8,6 +8,7 @@ to variables or files.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Final
 
 from cdcd.config.masking import is_secret_name, mask_text
@@ -473,13 +474,30 @@ def _defaults(options: Mapping[str, str]) -> Iterator[tuple[Option, Finding]]:
         )
 
 
+_CHOOSES: Final = ("column.", "schema.", "table.", "message.", "snapshot.", "skipped.", "field.", OVERRIDE)
+"""What the names of options begin with that choose, protect or place records, or that the Java producer reads. An
+unknown one may be misspelt, or of a later version, and a takeover without it could deliver what nobody may see."""
+
+
 def _unknown(name: str) -> Verdict:
-    where = (
-        "the Java producer"
-        if name.startswith(OVERRIDE)
-        else "Debezium's PostgreSQL connector and Kafka Connect"
-    )
+    meant = get_close_matches(name, [option.name for option in OPTIONS], 1, _CLOSE)
+    guess = f" Perhaps {meant[0]} is meant." if meant else ""
+    if name.startswith(_CHOOSES):
+        whose = (
+            "the Java producer"
+            if name.startswith(OVERRIDE)
+            else "Debezium's PostgreSQL connector and Kafka Connect"
+        )
+        return Verdict(
+            Kind.UNKNOWN,
+            f"cdcd does not know this option of {whose}.{guess} Check what it does, then accept it by --accept.",
+        )
     return Verdict(
-        Kind.UNKNOWN,
-        f"cdcd does not know this option of {where}. Check what it does, then accept it by --accept.",
+        Kind.DIFFERENT,
+        "Debezium 3.7 and Kafka Connect 4.3 have no such option, so it has no effect. If the connector's version has "
+        f"it, its effect ends with the takeover.{guess}",
     )
+
+
+_CLOSE: Final = 0.8
+"""Similarity from which on a known name is suggested."""

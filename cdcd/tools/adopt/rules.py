@@ -136,6 +136,33 @@ def heartbeat_interval(value: str, _key: str) -> Verdict:
     return same(why, heartbeat__interval_s=given)
 
 
+_IDENTITY: Final = re.compile(r"ALTER\s+TABLE\s+(?:ONLY\s+)?\S+\s+REPLICA\s+IDENTITY\s+\w+", re.IGNORECASE)
+_TIMEOUT: Final = re.compile(
+    r"SET\s+(?:SESSION\s+)?(?:\w+_timeout|application_name|statement_timeout)\s*(?:=|TO)\s*\S+", re.IGNORECASE
+)
+
+
+def initial_statements(value: str, _key: str) -> Verdict:
+    """Statements that the connector runs in each of its sessions, with ; between them, and ;; for a ; inside of one."""
+    left = [each.strip() for each in value.replace(";;", "\0").split(";") if each.strip()]
+    if not left:
+        return not_needed("It has no statement.")
+    others = [each for each in left if not (_IDENTITY.fullmatch(each) or _TIMEOUT.fullmatch(each))]
+    if others:
+        return lacks(
+            "cdcd fixes the session settings that affect values, and runs no other statement. Give a setting to the "
+            "role: ALTER ROLE ... SET ...; and accept this option."
+        )
+    if any(map(_IDENTITY.fullmatch, left)):
+        return differs(
+            "The connector has run these statements, and the tables keep their REPLICA IDENTITY. cdcd does not run "
+            "them."
+        )
+    return differs(
+        "cdcd has time limits and a name of its own in each session, and does not run these statements."
+    )
+
+
 def heartbeat_query(value: str, _key: str) -> Verdict:
     if not value:
         return same("Nothing is asked for.")
@@ -250,6 +277,7 @@ RULES: Final[Mapping[str, Callable[[str, str], Verdict]]] = {
         key_columns,
         heartbeat_interval,
         heartbeat_query,
+        initial_statements,
         heartbeat_topic,
         cloudevents_metadata,
         added_fields,

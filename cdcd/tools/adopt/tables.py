@@ -15,17 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.core.catalog.patterns import parse_pattern
+from cdcd.core.catalog.renaming import is_java_only
 
 OPTIONS: Final = ("schema.include.list", "schema.exclude.list", "table.include.list", "table.exclude.list")
 
 PATTERNS_MAX: Final = 200
 """So many patterns are written instead of tables; an expression with more alternatives is read as a list of "
 "tables."""
-
-_JAVA_ONLY: Final = re.compile(
-    r"\\[pPQEhHRXzZGkN]|\(\?<[A-Za-z]|&&|\[[^\]]*\[|\\x\{|\(\?[a-zA-Z]*[dux]", re.ASCII
-)
-"""What Java's expressions have and Python's lack, or read in another way."""
 
 _ONE: Final = "?"
 _MANY: Final = "*"
@@ -81,11 +77,6 @@ def compiled_names(expression: str) -> re.Pattern[str]:
     """An expression of a list of names, which ignores the case of ASCII letters."""
     # Java's classes (\w, \d) and its CASE_INSENSITIVE are those of ASCII.
     return re.compile(expression, re.ASCII | re.IGNORECASE)
-
-
-def is_java_only(expression: str) -> bool:
-    """Whether the expression has something that Python lacks, or reads in another way."""
-    return _JAVA_ONLY.search(expression) is not None
 
 
 def is_readable(expression: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cdcd.core.catalog.renaming import UnreadableError
 from cdcd.core.records.flattening import (
     DELETE_TO_TOMBSTONE,
     DELETED_FIELD,
@@ -21,7 +22,7 @@ from cdcd.core.records.flattening import (
 )
 from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, OpenError, RefusedError, TopicCourse, Transform
 from cdcd.tools.adopt.options import TRANSFORMS
-from cdcd.tools.adopt.reach import Known, Reach, UndecidedError, UnreadableError
+from cdcd.tools.adopt.reach import Known, Reach, UndecidedError
 from cdcd.tools.adopt.references import References
 from cdcd.tools.adopt.transforms_fields import (
     FLATTENING,

@@ -174,38 +174,52 @@ def replace_in_keys(transform: Transform, course: Course) -> Verdict:
 
 
 def insert_in_values(transform: Transform, course: Course) -> Verdict:
-    """InsertField$Value with a constant: `constants` of `fields.tables`."""
+    """InsertField$Value with a constant, or with the topic, which is one for each table: `constants` of
+    `fields.tables`.
+    """
     reach = course.reach(transform, skips_tombstones=True)
     if not reach.patterns:
         return NOWHERE
-    facts = [
-        each for each in ("topic", "partition", "offset", "timestamp") if transform.text(f"{each}.field")
-    ]
-    given = transform.text("static.field")
-    if facts or not given:
+    facts = [each for each in ("partition", "offset", "timestamp") if transform.text(f"{each}.field")]
+    static, topic = transform.text("static.field"), transform.text("topic.field")
+    if facts or not (static or topic):
         raise RefusedError(
             f"cdcd adds constants only ({', '.join(facts) or 'static.field'}.field is not one). A consumer knows "
             f"topic, partition, offset and time of each record; event_flattening.add_fields adds fields of `source`. "
             "Accept this option."
         )
-    name = given.removesuffix("?").removesuffix("!")
+    names = [each.removesuffix("?").removesuffix("!") for each in (topic, static) if each]
     if course.flattening is None:
-        raise RefusedError(_IN_ENVELOPE.format(fields=f"adds {name}", instead=_CONSTANTS))
-    course.claim("fields.tables", reach.patterns, transform.alias, merges=True)
-    course.inserted.add(name)
-    value = course.references.replace(transform.options.get("static.value", "").strip())
+        raise RefusedError(_IN_ENVELOPE.format(fields=f"adds {' and '.join(names)}", instead=_CONSTANTS))
+    constants: dict[str, object] = {}
+    if static:
+        constants[names[-1]] = course.references.replace(transform.options.get("static.value", "").strip())
+    tables: dict[str, dict[str, object]] = dict.fromkeys(reach.patterns, constants)
+    if topic:
+        if course.known is None:
+            raise UndecidedError(
+                "The topic of each table is a constant of its own, and the database was not asked."
+            )
+        tables = {
+            each.pattern: {names[0]: course.topics.topic_of(each.schema, each.name), **constants}
+            for each in reach.tables(course.known)
+        }
+    given = static or topic
+    course.claim("fields.tables", tuple(tables), transform.alias, merges=True)
+    course.inserted.update(names)
     return translated(
         "fields.tables has the constant.",
-        {"fields.tables": {pattern: {"constants": {name: value}} for pattern in reach.patterns}},
+        {"fields.tables": {pattern: {"constants": added} for pattern, added in tables.items()}},
         [
             "The field is before the columns, not behind them. Heartbeats and logical messages do not have it.",
             _OPTIONAL if course.has_schemas and not given.endswith("!") else "",
             _DEFAULTS if transform.flag("replace.null.with.default", default=True) else "",
-            today(reach),
+            _OF_TODAY if topic else today(reach),
         ],
     )
 
 
+_OF_TODAY: Final = "Each present table has its topic as a constant. Add a later table to fields.tables."
 _CONSTANTS: Final = "fields.tables (constants) adds fields inside of rows."
 _OPTIONAL: Final = "In schemas, the field is never null, instead of optional."
 

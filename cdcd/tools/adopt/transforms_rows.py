@@ -9,7 +9,6 @@ what is written is never quite the same, and the verdict says so.
 from collections.abc import Callable
 from typing import Final
 
-from cdcd.core.catalog.routing import begins_as_table
 from cdcd.tools.adopt.course import TOMBSTONES, TOPIC_MATCHES, Course, RefusedError, Transform
 from cdcd.tools.adopt.reach import EVERYWHERE, Reach, UndecidedError
 from cdcd.tools.adopt.scripts import (
@@ -111,11 +110,6 @@ def route_rows(transform: Transform, course: Course) -> Verdict:
         columns = _columns(condition, course, _ROUTE_BY_HAND)
         wanted |= set(columns.values())
         when = as_cel(condition, columns)
-        if not begins_as_table(topic, course.prefix):
-            raise RefusedError(
-                f"It sends rows to {topic}. In cdcd, the topic of a table begins with {course.prefix}. and has a "
-                f"second point after that. Choose such a topic, and let the consumers read it. {_ROUTE_BY_HAND}"
-            )
         rules.append({"when": course.references.replace(when), "topic": topic})
     pattern = _only_table(reach, course)
     course.refuse_missing(tuple(sorted(wanted)), reach)

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from cdcd.config.sections.outbox import may_be_of_a_table
+from cdcd.core.catalog.renaming import Router, compiled
 from cdcd.core.catalog.routing import equivalent, unchecked_topic
 from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Transform, UnnamedError
-from cdcd.tools.adopt.reach import Reach, Router, compiled
+from cdcd.tools.adopt.reach import Reach
 from cdcd.tools.adopt.transforms_fields import translated
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs
 
@@ -69,11 +70,11 @@ def _behind(transform: Transform, course: Course) -> tuple[Transform, ...]:
 
 
 def _verdict(transform: Transform, course: Course) -> Verdict:
+    others, notes = _others(course)
     try:
         named = dict(course.topics.keys)
     except UnnamedError as error:
         raise RefusedError(str(error)) from None
-    others, notes = _others(course)
     keys = {**named, **others}
     if named and transform.type == REGEX_ROUTER and course.has_schemas:
         notes.append(_SCHEMAS)

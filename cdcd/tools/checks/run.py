@@ -45,6 +45,7 @@ from cdcd.daemon.settings import (
 from cdcd.telemetry.findings import Finding, of_error
 from cdcd.telemetry.terminal_text import number, plain
 from cdcd.tools.checks import kafka, machine
+from cdcd.tools.checks.claims import check_claims
 from cdcd.tools.checks.kafka import TableTopic, check_existing
 from cdcd.tools.checks.postgres_side import ANSWER_S, ask_postgres
 from cdcd.tools.checks.publication import check_root_topics, check_rows
@@ -341,4 +342,8 @@ def _ask_about_topics(config: Config, source: ServerFacts, outdated: Collection[
     wanted = replace(kafka_wanted(config), topics=list(tables), tables=tables)
     facts = kafka.read_facts(_admin(config), wanted)
     found = kafka.examine(facts, wanted, (*kafka.TOPICS, check_existing))
-    return [*found, *check_root_topics(source, topic_names, facts.names)]
+    return [
+        *found,
+        *check_claims(_admin(config), config, list(tables)),
+        *check_root_topics(source, topic_names, facts.names),
+    ]

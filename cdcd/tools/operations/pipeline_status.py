@@ -201,6 +201,7 @@ _FAULTS: Final[Mapping[str, str]] = {
     "name": "its topic's name is too long or that of another table",
     "topic": "its topic is missing or refused",
     "registry": "the schema registry refuses its schema",
+    "claimed": "its topic belongs to another pipeline",
     "protection": "it is not certain which of its columns a rule protects",
     "rule": "a rule of the configuration cannot be followed",
     "value": "a value has no form in a record, or the key was not sent",

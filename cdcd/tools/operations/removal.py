@@ -5,7 +5,7 @@ an instance that starts meanwhile waits as a standby. Each step may be repeated,
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final, TypeVar
@@ -22,8 +22,10 @@ from cdcd.adapters.postgres.pipeline_state import read_state
 from cdcd.adapters.postgres.publication import drop_publication
 from cdcd.adapters.postgres.slot import drop_slot
 from cdcd.config.loading import Config
+from cdcd.core.catalog.claims import Claims
 from cdcd.core.engine.checkpoint import Checkpoint
-from cdcd.core.errors import CdcdError, FencedError, LimitError, PositionError, TransientError
+from cdcd.core.errors import CdcdError, FencedError, LimitError, PositionError, SinkError, TransientError
+from cdcd.daemon.claiming import claimant, claims_topic
 from cdcd.daemon.settings import checkpoint_topic, checkpoint_writer
 from cdcd.tools.operations.removal_plan import (
     Command,
@@ -132,17 +134,31 @@ async def _find(config: Config, pipeline: RemovedPipeline, sql: Connection) -> P
     server = await read_state(sql, config.name, pipeline.slot, pipeline.publication)
     system = await system_identifier(config, "removal")
     try:
-        checkpoint, topics, described, others, kept = await asyncio.to_thread(_ask_kafka, config, pipeline)
+        published = server.publication.tables if server.publication is not None else ()
+        names = config.topic_names()
+        tables = {topic for table in published for topic in names.all_of(table.schema, table.name)}
+        checkpoint, topics, described, others, kept, claims = await asyncio.to_thread(
+            _ask_kafka, config, pipeline, tables
+        )
     except TransientError as error:
         raise unavailable(
             error,
             f"{error.hint} Nothing was removed. If this Kafka is gone for good, free the WAL by hand: "
             f"SELECT pg_drop_replication_slot('{pipeline.slot}');".strip(),
         ) from error
-    names = config.topic_names()
-    published = server.publication.tables if server.publication is not None else ()
-    written = {topic for table in published for topic in names.all_of(table.schema, table.name)} | described
-    written = {topic for topic in written if topic.startswith(f"{pipeline.prefix}.")}
+    me = claimant(config)
+    mine = set(claims.of(me))
+    holders = {topic: claims.holder(topic) for topic in tables | described | mine}
+    claimed_by = {
+        topic: holder.pipeline
+        for topic, holder in holders.items()
+        if holder is not None and holder != me and topic in topics
+    }
+    written = {
+        topic
+        for topic in holders
+        if (names.is_under_prefix(topic) or holders[topic] == me) and topic not in claimed_by
+    }
     return PipelineRemains(
         server,
         system,
@@ -152,6 +168,8 @@ async def _find(config: Config, pipeline: RemovedPipeline, sql: Connection) -> P
         *_log(config),
         others=others,
         kept=kept,
+        claims=tuple(sorted(mine)),
+        claimed_by=claimed_by,
     )
 
 
@@ -184,10 +202,16 @@ async def _remove_log(config: Config, _sql: Connection, _step: RemovalStep) -> N
 
 
 def _ask_kafka(
-    config: Config, pipeline: RemovedPipeline
+    config: Config, pipeline: RemovedPipeline, tables: Collection[str]
 ) -> tuple[
-    Checkpoint | PositionError | None, dict[str, int], set[str], dict[str, frozenset[str]], frozenset[str]
+    Checkpoint | PositionError | None,
+    dict[str, int],
+    set[str],
+    dict[str, frozenset[str]],
+    frozenset[str],
+    Claims,
 ]:
+    """Read what Kafka has of the pipeline. `tables`: topics of the published tables."""
     connection, _ = client.configured(config.kafka)
     checkpoint: Checkpoint | PositionError | None
     try:
@@ -195,18 +219,24 @@ def _ask_kafka(
     except PositionError as error:
         checkpoint = error
     admin = Admin(connection, ANSWER_S)
-    own = {pipeline.checkpoint_topic, *pipeline.own_topics}
-    names = [name for name in admin.names() if name in own or name.startswith(f"{pipeline.prefix}.")]
-    infos = admin.topics(names)
-    topics = admin.offsets({name: info.partitions for name, info in infos.items() if info is not None})
+    existing = admin.names()
+    claims = Claims()
+    if config.topics.claims in existing:
+        # Without the right to read it, no topic counts as claimed, and topics without the prefix stay.
+        with suppress(SinkError):
+            claims_topic(config, ANSWER_S).read(claims)
     described: set[str] = set()
     others: dict[str, frozenset[str]] = {}
-    if config.topics.schemas in topics:
+    if config.topics.schemas in existing:
         schemas = SchemasTopic(str(config.topics.schemas), connection, config.name, ANSWER_S)
         described = set(schemas.described_topics())
         others = schemas.others()
+    own = {pipeline.checkpoint_topic, *pipeline.own_topics, *tables, *described, *claims.of(claimant(config))}
+    names = [name for name in existing if name in own or name.startswith(f"{pipeline.prefix}.")]
+    infos = admin.topics(names)
+    topics = admin.offsets({name: info.partitions for name, info in infos.items() if info is not None})
     kept = frozenset(name for name, info in infos.items() if info is not None and info.may_delete is False)
-    return checkpoint, topics, described, others, kept
+    return checkpoint, topics, described, others, kept, claims
 
 
 async def _lock(config: Config, stack: AsyncExitStack) -> None:
@@ -251,6 +281,10 @@ async def _delete_topics(config: Config, _sql: Connection, step: RemovalStep) ->
             raise outcome
 
 
+async def _release_claims(config: Config, _sql: Connection, step: RemovalStep) -> None:
+    await _in_thread(lambda: claims_topic(config, ANSWER_S).release(step.topics))
+
+
 async def _drop_publication(config: Config, sql: Connection, _step: RemovalStep) -> None:
     await drop_publication(sql, config.postgres.publication)
 
@@ -260,6 +294,7 @@ _STEPS: Final[dict[Kind, Callable[[Config, Connection, RemovalStep], Awaitable[N
     "checkpoint": _forget_checkpoint,
     "log": _remove_log,
     "topics": _delete_topics,
+    "claims": _release_claims,
     "publication": _drop_publication,
 }
 """Functions of the steps."""

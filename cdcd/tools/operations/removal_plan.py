@@ -24,7 +24,7 @@ from cdcd.core.errors import CdcdError, FencedError, PositionError, SourceError
 from cdcd.telemetry.terminal_text import number, plain, size
 
 Command = Literal["drop", "reset"]
-Kind = Literal["slot", "checkpoint", "log", "topics", "publication"]
+Kind = Literal["slot", "checkpoint", "log", "topics", "claims", "publication"]
 
 NAMED_MAX: Final = 5
 """Maximum number of other owners' topics that are named; the rest are counted."""
@@ -69,6 +69,8 @@ class PipelineRemains:
         log_bytes: size of the durable log in bytes.
         others: topics to which other pipelines write by the topic of descriptions, with these pipelines' names.
         kept: topics that this principal may not delete.
+        claims: topics that this pipeline claims in the topic with the claims, by name.
+        claimed_by: topics that other pipelines have claimed, with these pipelines' names.
     """
 
     server: PipelineState
@@ -80,6 +82,8 @@ class PipelineRemains:
     log_bytes: int = 0
     others: Mapping[str, frozenset[str]] = field(default_factory=dict)
     kept: frozenset[str] = frozenset()
+    claims: tuple[str, ...] = ()
+    claimed_by: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,7 @@ def decide(
         *_checkpoint(pipeline, found, elsewhere),
         *_log(found, elsewhere),
         *_topics(command, pipeline, found, with_topics, elsewhere),
+        *_claims(command, found, elsewhere),
         *_publication(command, found),
     ]
     steps = tuple(each for each in decided if isinstance(each, RemovalStep))
@@ -266,7 +271,12 @@ def _topics(
         yield Left(_named("topic", [*shared, *own]), f"pipeline {names} writes to them")
         own = []
     checkpoint = [pipeline.checkpoint_topic] if pipeline.checkpoint_topic in found.topics else []
-    others = sorted(set(found.topics) - {*own, *written, *checkpoint, *shared, *pipeline.own_topics})
+    for holder in sorted(set(found.claimed_by.values())):
+        theirs = [topic for topic, each in sorted(found.claimed_by.items()) if each == holder]
+        yield Left(_named("topic", theirs), f"pipeline {plain(holder)} has claimed it")
+    others = sorted(
+        set(found.topics) - {*own, *written, *checkpoint, *shared, *pipeline.own_topics, *found.claimed_by}
+    )
     ours = [*written, *own]
     if elsewhere:
         if ours:
@@ -315,6 +325,16 @@ def _topics(
     if others:
         yield Left(
             _named("topic", others), f"it is not known whether pipeline {pipeline.name} writes to them"
+        )
+
+
+def _claims(command: Command, found: PipelineRemains, elsewhere: str) -> Iterator[RemovalStep | Left]:
+    if found.claims and command == "drop" and not elsewhere:
+        yield RemovalStep(
+            "claims",
+            f"the claim{'' if len(found.claims) == 1 else 's'} on {_named('topic', found.claims)}",
+            "another pipeline may then claim them",
+            found.claims,
         )
 
 

@@ -230,8 +230,43 @@ def topics_of(config: Config, tables: tuple[str, ...]) -> Callable[[str], bool]:
     others = {topics.checkpoint, topics.schemas or "", topics.transaction_topic or ""}
     others.add(config.heartbeat_topic or "")
     others |= {topics.message} if patterns else set()
-    begins = f"{topics.prefix}."
-    return lambda topic: topic not in others and (topic.startswith(begins) or topic == topics.message)
+    described = _Described(config)
+
+    def has_records(topic: str) -> bool:
+        if topic in others:
+            return False
+        return names.is_under_prefix(topic) or topic == topics.message or described.has(topic)
+
+    return has_records
+
+
+class _Described:
+    """The topics that descriptions of tables name. They are read again for each topic that is not known yet."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._topics: set[str] = set()
+        self._others: set[str] = set()
+
+    def has(self, topic: str) -> bool:
+        """Return True if the topic has records of a table of this pipeline."""
+        if not self._config.topic_names().has_claims or topic in self._others:
+            return False
+        if topic not in self._topics:
+            self._read()
+            if topic not in self._topics:
+                self._others.add(topic)
+        return topic in self._topics
+
+    def _read(self) -> None:
+        """Read the descriptions, unless the topic with them is missing."""
+        config = self._config
+        connection, _ = client.configured(config.kafka)
+        name = config.topics.schemas
+        if name and name in Admin(connection, ANSWER_S).names():
+            self._topics = set(
+                SchemasTopic(name, connection, f"{config.name}-tail", ANSWER_S).described_topics()
+            )
 
 
 def follow_slot(config: Config, shown: Shown, *, notice: Say) -> None:

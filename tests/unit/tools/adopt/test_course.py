@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from cdcd.core.catalog.renaming import Router, compiled
 from cdcd.tools.adopt.course import TopicCourse
-from cdcd.tools.adopt.reach import Router, compiled
 
 NAMES = ["".join(letters) for length in (1, 2, 3) for letters in itertools.product("ab", repeat=length)]
 PARTS = ("a", "b", r"\.", ".", "(.*)", ".+", "([^.]+)", "[^.]*", r"(?:[^\.]*)", r"(a\.)")

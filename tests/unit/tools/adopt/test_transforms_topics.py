@@ -32,6 +32,8 @@ def router(regex: str, replacement: str, **given: str) -> dict[str, str]:
         (r"([^.]+)\.([^.]+)\.([^.]+)", "$1.$2.$3-cdc", "{prefix}.{schema}.{table}-cdc"),
         ("inventory.(.*)", "inventory.db.$1", "{prefix}.db.{schema}.{table}"),
         (r"(?<p>inventory)\.(?<s>.*)\.(?<t>.*)", "${p}.${t}.${s}", "{prefix}.{table}.{schema}"),
+        (r"inventory\.(.*)", "prod.$1", "prod.{schema}.{table}"),
+        (r"(.*)", "prod.$1", "prod.inventory.{schema}.{table}"),
     ],
 )
 @pytest.mark.parametrize("known", [None, KNOWN], ids=["not asked", "asked"])
@@ -44,13 +46,22 @@ def test_a_template_is_written_if_it_says_the_same_of_every_table(
     assert verdicts(options, known)["a"].keys["topics.name"] == template
 
 
-def test_topics_of_todays_tables_are_named_if_the_expression_depends_on_their_names() -> None:
+def test_the_routers_become_rules_if_their_expressions_depend_on_the_tables_names() -> None:
     options = connector(router(r"inventory\.public\.(orders)", "inventory.public.$1-v2"))
+    assert verdicts(options, KNOWN)["a"].kind is Kind.SAME
+    topics = config(options, KNOWN).topics
+    assert [(each.regex, each.replacement) for each in topics.rename] == [
+        (r"inventory\.public\.(orders)", "inventory.public.$1-v2")
+    ]
+    assert verdicts(options)["a"].kind is Kind.UNKNOWN
+
+
+def test_topics_of_todays_tables_are_named_if_the_configuration_takes_no_such_rule() -> None:
+    options = connector(router(r"inventory\.(?:public)+\.(?:(or)+ders)+", "inventory.public.v2"))
     found = verdicts(options, KNOWN)["a"]
     assert found.kind is Kind.DIFFERENT
     assert "each present table" in found.why
-    assert config(options, KNOWN).topics.names == {"public.orders": "inventory.public.orders-v2"}
-    assert verdicts(options)["a"].kind is Kind.UNKNOWN
+    assert config(options, KNOWN).topics.names == {"public.orders": "inventory.public.v2"}
 
 
 def test_an_expression_that_matches_no_table_changes_nothing() -> None:
@@ -63,10 +74,6 @@ def test_an_expression_that_matches_no_table_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("regex", "replacement", "said"),
     [
-        (r"([^.]+)\.([^.]+)\.([^.]+)", "$3", "begins with inventory."),
-        (r"inventory\.public\.(.*)", "inventory.$1", "second point"),
-        (r"inventory\.(.*)", "prod.$1", "topics.prefix: prod"),
-        (r"(.*)", "prod.$1", "topics.prefix: prod.inventory"),
         (r"inventory\.public\.(.*)", "inventory.public.all", "has the rows of one table"),
     ],
 )
@@ -106,7 +113,9 @@ def test_two_routers_follow_each_other() -> None:
         router(r"inventory\.(.*)", "x.$1"), {"type": UNWRAP}, router(r"x\.(.*)", "inventory.y.$1")
     )
     assert verdicts(options)["c"].kind is Kind.UNKNOWN
-    assert config(options, KNOWN).topics.names["public.orders"] == "inventory.y.public.orders"
+    found = config(options, KNOWN)
+    assert len(found.topics.rename) == 2
+    assert found.topic_names().table("public", "orders") == "inventory.y.public.orders"
     assert verdicts(options, KNOWN)["a"].why == "The router after this transform has the keys for both."
 
 

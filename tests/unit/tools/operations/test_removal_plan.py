@@ -293,3 +293,31 @@ def test_a_topic_of_heartbeats_is_the_pipelines_own_if_it_has_its_prefix(topic: 
     assert (topic in pipeline.own_topics) == is_own
     assert "shop.message" in pipeline.own_topics
     assert "shop.checkpoint" not in pipeline.own_topics
+
+
+CLAIMED = replace(
+    FOUND,
+    topics={**TOPICS, "orders": 5, "lines": 7},
+    written=frozenset({"shop.public.orders", "orders"}),
+    claims=("orders",),
+    claimed_by={"lines": "stock"},
+)
+
+
+def test_a_drop_releases_its_own_claims_and_deletes_only_claimed_topics():
+    planned = plan("drop", CLAIMED, with_topics=True)
+    assert [(kind, topics) for kind, _, topics in steps(planned)][2:] == [
+        ("topics", ("orders", "shop.public.orders")),
+        ("topics", ("shop.message", "shop.schemas")),
+        ("topics", ("shop.checkpoint",)),
+        ("claims", ("orders",)),
+        ("publication", ()),
+    ]
+    assert "topic lines: pipeline stock has claimed it" in left(planned)
+
+
+def test_a_reset_and_a_pipeline_that_goes_on_elsewhere_keep_their_claims():
+    assert "claims" not in {kind for kind, _, _ in steps(plan("reset", CLAIMED, with_topics=True))}
+    assert "claims" not in {
+        kind for kind, _, _ in steps(plan("drop", replace(CLAIMED, system_identifier="6")))
+    }
