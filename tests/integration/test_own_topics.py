@@ -8,7 +8,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.attacks.checkpoints import records_of
 from tests.integration.conftest import Database
@@ -25,11 +24,14 @@ def existing(broker: KafkaBroker) -> set[str]:
     return set(AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=30).topics)
 
 
-def ids(broker: KafkaBroker, topic: str) -> list[int]:
-    """The column id of the rows in a topic."""
-    with Reader(broker.bootstrap_servers, topic) as reader:
-        records = [json.loads(each.value) for each in reader.read_all() if each.topic == topic and each.value]
-    return [each["after"]["id"] for each in records]
+def await_ids(broker: KafkaBroker, topic: str, wanted: list[int]) -> None:
+    """The rows in a topic get these values in the column id. A commit is seen a moment after it."""
+
+    def look() -> bool | None:
+        found = [json.loads(value)["after"]["id"] for _, value in records_of(broker, topic) if value]
+        return sorted(found) == wanted or None
+
+    until(look, f"the rows of {topic} never were {wanted}")
 
 
 def claims(broker: KafkaBroker, topic: str) -> list[tuple[str, str, bool]]:
@@ -68,7 +70,7 @@ def test_every_command_knows_topics_that_rules_have_renamed(
     process.await_streaming()
     insert(database, process, 1)
     topic = f"{unique}-order"
-    assert ids(broker, topic) == [1]
+    await_ids(broker, topic, [1])
     assert claims(broker, f"{unique}-claims") == [(f"{unique}a", topic, True)]
     file = str(process.config_path)
     tail = run_cdcd("tail", "--config", file, "--from", "topics", "--beginning", "--limit", "1")
@@ -102,7 +104,7 @@ def test_the_second_of_two_pipelines_sets_its_table_aside_until_the_first_is_dro
     aside = second.await_event("table.set_aside")
     assert (aside["fault"], aside["by_itself"]) == ("claimed", True)
     assert f"{unique}{order[0]}" in aside["reason"]
-    assert ids(broker, topic) == [1, 2]
+    await_ids(broker, topic, [1, 2])
     # WHEN the second one is dropped with its topics, the first one's topic and claim stay.
     assert second.stop() == 0
     shown = run_cdcd("drop", "--config", str(second.config_path), "--topics", "--yes")
@@ -118,7 +120,7 @@ def test_the_second_of_two_pipelines_sets_its_table_aside_until_the_first_is_dro
     third = pipeline("c")
     third.await_streaming()
     insert(database, third, 4)
-    assert ids(broker, topic) == [1, 2, 3, 4]
+    await_ids(broker, topic, [1, 2, 3, 4])
 
 
 def test_a_pipeline_that_was_killed_between_claim_and_first_record_has_its_topic_again(
@@ -145,7 +147,7 @@ def test_a_pipeline_that_was_killed_between_claim_and_first_record_has_its_topic
     first.start()
     first.await_event("table.returned")
     first.await_event("table.read", table="public.orders")
-    assert sorted(ids(broker, topic)) == [1, 2]
+    await_ids(broker, topic, [1, 2])
     assert claims(broker, f"{unique}-claims") == [(f"{unique}a", topic, True)]
 
 
@@ -160,7 +162,7 @@ def test_a_topic_below_the_prefix_of_another_pipeline_is_refused_in_both_orders(
     second.await_streaming()
     insert(database, first, 1)
     assert f"topic {unique}a.checkpoint shows" in second.await_event("table.set_aside")["reason"]
-    assert ids(broker, f"{unique}a.public.orders") == [1]
+    await_ids(broker, f"{unique}a.public.orders", [1])
     # WHEN the names are claimed before the pipeline with that prefix comes
     third = pipeline("c", topics={"name": f"{unique}d.{{schema}}.{{table}}"})
     third.await_streaming()
@@ -188,7 +190,7 @@ def test_strangers_records_among_the_claims_are_told_and_take_no_topic_away(
     process.await_streaming()
     insert(database, process, 1)
     assert process.await_event("claims.ignored")["count"] == 4
-    assert ids(broker, f"{unique}-orders") == [1]
+    await_ids(broker, f"{unique}-orders", [1])
     assert process.stop() == 0
 
 
