@@ -32,7 +32,7 @@ OPTIONS_FILE = {
     "transforms": "unwrap,route",
     "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
     "transforms.route.type": "io.debezium.transforms.ByLogicalTableRouter",
-    "frobnicate": SECRET,
+    "table.frobnicate": SECRET,
     "driver.password": SECRET,
     "producer.override.security.protocol": "SASL_SSL",
     "producer.override.sasl.mechanism": "PLAIN",
@@ -157,10 +157,10 @@ def test_a_connector_with_heartbeats_becomes_a_pipeline_with_the_same() -> None:
 
 
 def test_what_stands_in_the_way_must_be_accepted_by_name() -> None:
-    found = adoption(transforms="a", frobnicate="b")
+    found = adoption(transforms="a", **{"table.frobnicate": "b"})
     assert found.exit_code(()) == 10
     assert found.exit_code(("transforms",)) == 10
-    assert found.exit_code(("transforms", "frobnicate")) == 0
+    assert found.exit_code(("transforms", "table.frobnicate")) == 0
     assert found.exit_code(("all",)) == 0
     with pytest.raises(ConfigError, match="--accept transform is not needed:"):
         found.refuse_unneeded(("transform",))
@@ -283,7 +283,7 @@ def test_the_command_writes_and_lists_without_any_secret(form: str, tmp_path: Pa
         outcomes = {each["option"]: each["outcome"] for each in shown["options"]}
         assert (shown["exit_code"], shown["written"], shown["takeover"]) == (10, True, None)
         assert outcomes["transforms.route.type"] == "impossible"
-        assert outcomes["frobnicate"] == "unknown"
+        assert outcomes["table.frobnicate"] == "unknown"
         assert set(shown["variables"]) == {"DATABASE_PASSWORD", "PRODUCER_OVERRIDE_SASL_PASSWORD"}
     else:
         lines = [line for line in result.output.splitlines() if str(tmp_path) not in line]
@@ -431,11 +431,14 @@ def test_keys_for_a_person_are_comments_that_become_a_configuration() -> None:
     ("is_url", "said"),
     [
         (False, "Then stop the connector; cdcd check --config f; cdcd run --config f"),
-        (True, "Then run the same command with --takeover --accept frobnicate, while the connector runs."),
+        (
+            True,
+            "Then run the same command with --takeover --accept table.frobnicate, while the connector runs.",
+        ),
     ],
 )
 def test_the_next_step_after_something_impossible_is_to_decide_about_it(is_url: bool, said: str) -> None:
-    found = adoption(frobnicate="x")
+    found = adoption(**{"table.frobnicate": "x"})
     first, then = report.endings(found, None, 80, file="f", is_url=is_url, refused=False)
     assert (
         first

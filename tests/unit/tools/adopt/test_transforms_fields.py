@@ -196,7 +196,13 @@ def test_two_rules_for_a_table_by_different_predicates_are_refused() -> None:
         assert verdicts(options, known)["c"].kind is Kind.IMPOSSIBLE
 
 
-@pytest.mark.parametrize("given", [{"topic.field": "t"}, {"static.field": "", "timestamp.field": "at"}])
+def test_the_topic_is_a_constant_of_each_table() -> None:
+    found = config(connector(FLAT, {**INSERT, "topic.field": "t"}), KNOWN)
+    assert found.fields.tables["public.orders"].constants == {"t": "inventory.public.orders", "region": "eu"}
+    assert verdicts(connector(FLAT, {**INSERT, "topic.field": "t"}))["b"].kind is Kind.UNKNOWN
+
+
+@pytest.mark.parametrize("given", [{"offset.field": "t"}, {"static.field": "", "timestamp.field": "at"}])
 def test_fields_that_are_no_constants_stand_in_the_way(given: dict[str, str]) -> None:
     assert verdicts(connector(FLAT, {**INSERT, **given}), KNOWN)["b"].kind is Kind.IMPOSSIBLE
 
