@@ -113,6 +113,8 @@ def _refuse_other_pipeline(former: Config, new: Config) -> None:
         "topics.checkpoint": (former.topics.checkpoint, new.topics.checkpoint),
         "topics.prefix": (former.topics.prefix, new.topics.prefix),
         "topics.name": (former.topics.name, new.topics.name),
+        "topics.rename": (former.topics.rename, new.topics.rename),
+        "topics.claims": (former.topics.claims, new.topics.claims),
         "kafka.delivery": (former.kafka.delivery, new.kafka.delivery),
         "kafka.transactional_id": (former.kafka.transactional_id, new.kafka.transactional_id),
     }
