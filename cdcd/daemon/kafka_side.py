@@ -402,6 +402,8 @@ class KafkaSide:
             marked = config.heartbeat.watermark_interval_s > 0
             check_keyless(admin, keyless, marked=marked, refused=refused)
         existing = existing_topics(admin, prefix) if prefix else set()
+        # The first record of a table would not ask about a topic that is known to exist.
+        existing.difference_update(claiming.claim(admin, sorted(existing)))
         if config.kafka.delivery == "at_least_once":
             known = existing.union([topic for topic in missing if not refused or topic not in refused])
             self._known.sizes.learn_topics(message_limits(admin, sorted(known)))
