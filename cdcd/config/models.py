@@ -25,6 +25,7 @@ from cdcd.config.sections.postgres import HeartbeatConfig, PostgresConfig
 from cdcd.config.sections.process import (
     HttpConfig,
     LogConfig,
+    OtlpConfig,
     ReadyConfig,
     RecordConfig,
     SecurityConfig,
@@ -102,6 +103,7 @@ class Config(Section):
     )
     ready: ReadyConfig = Field(description="Limits for /readyz.")
     log: LogConfig = Field(description="The log, on standard error.")
+    otlp: OtlpConfig = Field(description="Signals for a collector of OpenTelemetry. Off by default.")
     startup_timeout_s: float = Field(
         60,
         ge=0,

@@ -325,7 +325,7 @@ class Pipeline:
 
     async def _ship(self, action: Ship) -> None:
         batch = action.batch
-        began = time.monotonic()
+        began, shipped_ns = time.monotonic(), time.time_ns()
         # A Kafka transaction stays open between its parts.
         self._telemetry.writing = (*self._written, batch.topics)
         parts, self._written = self._written, ()
@@ -343,6 +343,9 @@ class Pipeline:
         async with self._engine_free:
             self._verbs.delivered(batch, now)
             self._update_telemetry()
+        make_spans = self._telemetry.delivered_traces
+        if batch.traces and make_spans is not None:
+            make_spans(batch.traces, shipped_ns, time.time_ns())
         self._telemetry.kafka_bytes += batch.size
         if batch.heartbeat_bytes:
             self._telemetry.heartbeats += 1

@@ -77,6 +77,7 @@ from cdcd.telemetry.daemon_pages import serve_http
 from cdcd.telemetry.http_client import page_url
 from cdcd.telemetry.logs import configure_logging, is_json
 from cdcd.telemetry.look_ups import Tools
+from cdcd.telemetry.otlp import Otlp
 from cdcd.telemetry.state import ProgressReport, Telemetry
 from cdcd.telemetry.terminal_text import Terminal, terminal
 
@@ -129,11 +130,14 @@ def run(
 
     Raises what ended it only if the log is for people: a log of JSON has the same as its last line.
     """
+    otlp = None if config.otlp.endpoint is None else Otlp(config.otlp, config.name)
     process.settle()
     telemetry = Telemetry(config.name, config.postgres.slot)
     screen = terminal(lambda: telemetry.snapshot)
     observe = telemetry.counting(telemetry.problems.observing(configure_logging(config.log, screen)))
     telemetry.reach.observe(observe)
+    if otlp is not None:
+        otlp.begin(telemetry, observe)
     supervisor = Supervisor(
         config,
         telemetry,
@@ -173,6 +177,8 @@ def run(
         return CdcdError.exit_code
     finally:
         threading.excepthook = threading.__excepthook__
+        if otlp is not None:
+            otlp.close()
         if screen is not None:
             screen.close()
 

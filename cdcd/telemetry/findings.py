@@ -50,6 +50,12 @@ _TABLE: Final = (
         "nothing else.",
         (8,),
     ),
+    Code(
+        "otlp.library",
+        "This machine",
+        "Whether the extra that `otlp.endpoint` needs is installed ([OpenTelemetry](opentelemetry.md)).",
+        (2,),
+    ),
     Code("http.port", "This machine", "Whether cdcd can listen on `http.host` and `http.port`.", (2,)),
     Code(
         "http.certificate",

@@ -104,19 +104,44 @@ def configure_logging(log: LogConfig, stream: LogStream | None = None) -> Observ
     """
     stream = sys.stderr if stream is None else stream
     render: list[Processor] = (
-        [structlog.processors.JSONRenderer(ensure_ascii=False, default=str), _visible_line]
+        _as_json()
         if is_json(log, stream)
         else [_visible_values, structlog.dev.ConsoleRenderer(colors=stream.isatty())]
     )
-    common: list[Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    handler = _Handler(stream)
+    root = logging.getLogger()
+    for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
+        root.removeHandler(old)
+    _add_handler(_Handler(stream), render)
+    root.setLevel(LEVELS[log.level])
+    logging.captureWarnings(True)
+    logger = structlog.wrap_logger(
+        logging.getLogger(OURS),
+        processors=[*_common(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    return _observer(logger.log)
+
+
+def also_log_to(handler: logging.Handler) -> None:
+    """Let a further handler have the same lines, as JSON objects, whatever `log.format` says."""
+    _add_handler(handler, _as_json())
+
+
+def _common() -> list[Processor]:
+    """Return what is done with the lines of cdcd and with those of libraries."""
+    return [structlog.stdlib.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
+
+
+def _as_json() -> list[Processor]:
+    return [structlog.processors.JSONRenderer(ensure_ascii=False, default=str), _visible_line]
+
+
+def _add_handler(handler: logging.Handler, render: list[Processor]) -> None:
+    """Let a handler of the root logger write each line as `render` says, with masked secrets."""
     handler.addFilter(Repeats())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*common, structlog.processors.format_exc_info, _name_dependency],
+            foreign_pre_chain=[*_common(), structlog.processors.format_exc_info, _name_dependency],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 _plain_values,
@@ -126,18 +151,7 @@ def configure_logging(log: LogConfig, stream: LogStream | None = None) -> Observ
             ],
         )
     )
-    root = logging.getLogger()
-    for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
-        root.removeHandler(old)
-    root.addHandler(handler)
-    root.setLevel(LEVELS[log.level])
-    logging.captureWarnings(True)
-    logger = structlog.wrap_logger(
-        logging.getLogger(OURS),
-        processors=[*common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.stdlib.BoundLogger,
-    )
-    return _observer(logger.log)
+    logging.getLogger().addHandler(handler)
 
 
 def is_json(log: LogConfig, stream: LogStream) -> bool:

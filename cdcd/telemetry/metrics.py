@@ -435,6 +435,13 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         _one(lambda t: t.kafka_token_failures),
     ),
     Definition(
+        "cdcd_otlp_failures_total",
+        "counter",
+        "Requests to the collector of OpenTelemetry (otlp.endpoint) that failed, by signal: traces, metrics, logs.",
+        _by_label(lambda t: dict(t.otlp_failures)),
+        ("signal",),
+    ),
+    Definition(
         "cdcd_reconnects_total",
         "counter",
         "Number of reconnects, by side.",

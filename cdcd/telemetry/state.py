@@ -14,10 +14,11 @@ is silent, but a hanging daemon is not, because its lag stays and is reported ev
 import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from cdcd.core.engine.context import Traced
 from cdcd.core.engine.reachability import Reachability, Waiting
 from cdcd.core.engine.wal_forecast import WalForecast
 from cdcd.core.facts import Fact, Observer, Side
@@ -89,6 +90,11 @@ DELAY_BUCKETS_S: Final = (
 """Bucket bounds from the delay of a quiet pipeline to the length of a long outage."""
 
 
+SpanSink = Callable[[Sequence[Traced], int, int], None]
+"""Takes delivered transactions with a trace, and when they were handed to Kafka and acknowledged, in nanoseconds since
+1970."""
+
+
 @dataclass(frozen=True, slots=True)
 class ActiveElsewhere:
     """The active instance, as a standby sees it in PostgreSQL.
@@ -145,6 +151,7 @@ class Telemetry:
         "contexts_refused",
         "delays",
         "delivered_rows",
+        "delivered_traces",
         "delivered_transactions",
         "durable_bytes",
         "durable_from",
@@ -162,6 +169,7 @@ class Telemetry:
         "last_commit_time",
         "loop_heartbeat",
         "name",
+        "otlp_failures",
         "prepared_oldest_time",
         "prepared_open",
         "problems",
@@ -245,9 +253,7 @@ class Telemetry:
         self.recorded_bytes = 0
         self.recording_stopped = False
         """True if a recording is configured, but nothing is recorded."""
-        self.queue_bytes = 0
-        self.queue_bytes_max = 0
-        self.queue_records = 0
+        self.queue_bytes = self.queue_bytes_max = self.queue_records = 0
         self.reach = Reachability(self._waiting)
         """Reachability of each side. Both an outage and its end are events."""
 
@@ -255,9 +261,11 @@ class Telemetry:
         """Topics of the open Kafka transaction, as far as its records are produced, in several sets."""
         self.hanging: Mapping[tuple[str, int], int] = {}
         """Partitions with a hanging transaction (`kafka/outage.py`), and the offset at which readers stop in each."""
-        self.kafka_transactions = 0
-        self.kafka_bytes = 0
-        self.kafka_token_failures = 0
+        self.otlp_failures: Mapping[str, int] = {}
+        """Number of failed requests to the collector of OpenTelemetry, by signal."""
+        self.delivered_traces: SpanSink | None = None
+        """Makes spans of delivered transactions; None: there are none."""
+        self.kafka_transactions = self.kafka_bytes = self.kafka_token_failures = 0
         self.commits = Histogram(COMMIT_BUCKETS_S)
         self.delays = Histogram(DELAY_BUCKETS_S)
         self.reconnects: dict[str, int] = {"postgres": 0, "kafka": 0}

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from cdcd.core.engine.actions import Ship
+from cdcd.core.engine.context import Traced
 from cdcd.core.engine.delivery import Delivery
 from cdcd.core.engine.feedback import Feedback
 from cdcd.core.engine.ingest import Ingest
@@ -273,8 +274,15 @@ class SealsMessagesLate(Assembler):
 class EndsMessagesLate(BatchQueue):
     """The byte after a message's LSN may be a commit's first."""
 
-    def close(self, commit_lsn: int, end_lsn: int, commit_time: int | None, tickets: tuple[int, ...]) -> None:
-        super().close(commit_lsn, end_lsn + (commit_time is None), commit_time, tickets)
+    def close(
+        self,
+        commit_lsn: int,
+        end_lsn: int,
+        commit_time: int | None,
+        tickets: tuple[int, ...],
+        trace: Traced | None = None,
+    ) -> None:
+        super().close(commit_lsn, end_lsn + (commit_time is None), commit_time, tickets, trace)
 
 
 class ForgetsWhatIsDone(BatchQueue):

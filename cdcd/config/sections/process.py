@@ -1,6 +1,7 @@
-"""The keys of the process (`spool`, `record`, `http`, `ready`, `log`, `security`), and those of every `retry`."""
+"""The keys of the process (`spool`, `record`, `http`, `ready`, `log`, `otlp`, `security`), and of every `retry`."""
 
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_serializer, model_validator
 
@@ -214,6 +215,39 @@ class LogConfig(Section):
         description="json: one object per line, for machines; console: for people. auto: console if standard error is "
         "a terminal, else json.",
     )
+
+
+class OtlpConfig(Section):
+    """Spans, metrics and log lines for a collector of OpenTelemetry (docs/opentelemetry.md); needs cdcd[otel]."""
+
+    endpoint: Text | None = Field(
+        None,
+        description="Address of the collector for OTLP over HTTP, such as http://collector:4318. cdcd adds /v1/traces, "
+        "/v1/metrics and /v1/logs. null: nothing is sent. Headers for the collector, also secret ones, are in the "
+        "environment variable OTEL_EXPORTER_OTLP_HEADERS.",
+    )
+    traces: bool = Field(
+        True,
+        description="Whether a transaction whose context names a traceparent (context.enabled) has a span, from its "
+        "commit to Kafka's acknowledgement.",
+    )
+    metrics: bool = Field(True, description="Whether the metrics of /metrics are sent, with the same names.")
+    logs: bool = Field(True, description="Whether the lines of the log are sent.")
+    interval_s: float = Field(
+        15.0, ge=1, le=3600, description="Seconds between two transmissions of the metrics."
+    )
+
+    @model_validator(mode="after")
+    def _is_address(self) -> Self:
+        if self.endpoint is not None:
+            parts = urlsplit(self.endpoint)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("endpoint must begin with http:// or https:// and a host")
+            if parts.username is not None or parts.query:
+                raise ValueError(
+                    "endpoint must have no user, password and query; put secrets into OTEL_EXPORTER_OTLP_HEADERS"
+                )
+        return self
 
 
 class ReadyConfig(Section):

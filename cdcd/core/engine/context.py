@@ -11,6 +11,7 @@ counted, and never stops the pipeline. No report repeats the sender's words.
 
 import hmac
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cdcd.core.bounded_json import parse
@@ -39,6 +40,30 @@ _W3C: Final = ("traceparent", "tracestate")
 """Fields whose header has the name of the field, because that is where tracing libraries look for them."""
 
 Headers = list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A transaction whose context has a `traceparent`.
+
+    Attributes:
+        commit_us: time of the commit, in microseconds since 1970.
+    """
+
+    traceparent: str
+    tracestate: str
+    xid: int
+    commit_lsn: int
+    commit_us: int
+
+
+def traced(headers: Headers, xid: int, commit_lsn: int, commit_us: int) -> Traced | None:
+    """Return the transaction with its trace; None if its context, which has these headers, names no trace."""
+    named = dict(headers)
+    parent = named.get("traceparent")
+    if parent is None:
+        return None
+    return Traced(parent.decode(), named.get("tracestate", b"").decode(), xid, commit_lsn, commit_us)
 
 
 class Contexts:

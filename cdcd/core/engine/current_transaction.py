@@ -6,11 +6,12 @@ events count as delivered, so that they are repeated after a restart in between.
 
 from collections.abc import Callable
 
-from cdcd.core.engine.context import Headers, add_headers
+from cdcd.core.engine.context import Headers, add_headers, traced
 from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.engine.topics import Topics
 from cdcd.core.facts import Observer
 from cdcd.core.facts.transactions import TransactionLarge
+from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.core.records.encoder import Encoder, LateRecords, Record, record_bytes
 from cdcd.core.transactions.steps import Closed, Opened
 
@@ -117,7 +118,10 @@ class CurrentTransaction:
             if self.context_bytes:
                 size += self._add_context()
             self.queue.append(self.records, size)
-        self.queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
+        trace = None
+        if self.context_bytes:
+            trace = traced(self._context, self.xid, step.commit_lsn, step.commit_time + POSTGRES_EPOCH_US)
+        self.queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets, trace)
 
     def defer(self, effect: Callable[[], None]) -> None:
         """Call `effect` when the transaction's events up to here count as delivered."""

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from cdcd.core.engine.checkpoint import AsideTable, also_aside
+from cdcd.core.engine.context import Traced
 from cdcd.core.engine.settings import BatchSettings
 from cdcd.core.records.encoder import LateRecords, Produce, Record, record_bytes
 from cdcd.core.snapshot.progress import Progress
@@ -67,6 +68,7 @@ class Batch:
         commit_time: time of the last commit in the batch, in microseconds since PostgreSQL's epoch; None if it has
             no commit.
         commit_times: times of all commits in the batch that have records, in the same unit.
+        traces: the transactions among them whose context names a trace.
         snapshot: progress of reading tables at the end of this batch.
         tables: the tables that are set aside with this batch.
         urgent: the batch does not wait for records.
@@ -89,6 +91,7 @@ class Batch:
     tickets: list[int] = field(default_factory=list)
     commit_time: int | None = None
     commit_times: list[int] = field(default_factory=list)
+    traces: list[Traced] = field(default_factory=list)
     snapshot: Progress | None = None
     tables: tuple[AsideTable, ...] = ()
     urgent: bool = False
@@ -381,10 +384,18 @@ class BatchQueue:
         self._tail += records
         records.clear()
 
-    def close(self, commit_lsn: int, end_lsn: int, commit_time: int | None, tickets: tuple[int, ...]) -> None:
+    def close(
+        self,
+        commit_lsn: int,
+        end_lsn: int,
+        commit_time: int | None,
+        tickets: tuple[int, ...],
+        trace: Traced | None = None,
+    ) -> None:
         """Note that the transaction is complete.
 
-        `commit_time` is None for a non-transactional message, which is no commit.
+        `commit_time` is None for a non-transactional message, which is no commit. `trace` is None if the transaction
+        belongs to no trace.
         """
         self._open = False
         before = self._filling.position
@@ -393,6 +404,8 @@ class BatchQueue:
             position = Position(commit_lsn, end_lsn)
             self._filling.commit_time = commit_time
             self._filling.commit_times.append(commit_time)
+            if trace is not None:
+                self._filling.traces.append(trace)
         else:
             position = before.moved(end_lsn)
         # Parts of the transaction are sent. Until its end is delivered, readers do not see them, or PostgreSQL keeps

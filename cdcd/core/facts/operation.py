@@ -37,6 +37,22 @@ class KafkaReachable(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class OtlpFailed(Fact):
+    """Spans, metrics or lines of the log (`signal`: traces, metrics or logs) could not be sent to `otlp.endpoint`, for
+    the last time for this `reason`. `failures` counts the requests that have failed since the start. The event comes
+    once a minute for a signal. What does not fit into the exporter's queue meanwhile is lost for the collector; the
+    stream goes on.
+    """
+
+    event: ClassVar[str] = "otlp.failed"
+    level: ClassVar[Level] = "warning"
+    signal: str
+    failures: int
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionHanging(Fact):
     """Readers with `read_committed` stop at `offset` in a partition. Kafka has acknowledged the commit of the
     transaction that begins at this offset, and does not show its records (a hanging transaction). Nothing is lost: the

@@ -26,6 +26,7 @@ from cdcd.daemon.process import (
 from cdcd.telemetry.findings import Finding, Level, of_error
 from cdcd.telemetry.http import Tls, listening_socket
 from cdcd.telemetry.http_client import status_of
+from cdcd.telemetry.otlp import require_library
 
 SPOOL_ROOM: Final = 1 << 30
 """Bytes that should be free for the spool if `spool.disk_bytes_max` sets no limit."""
@@ -41,6 +42,19 @@ def examine(config: Config) -> Iterator[Finding]:
     yield from _spool(config)
     yield from _durable(config)
     yield from _claim_checks(config)
+    yield from _telemetry_library(config)
+
+
+def _telemetry_library(config: Config) -> Iterator[Finding]:
+    """Check that the extra of `otlp.endpoint` is installed."""
+    if config.otlp.endpoint is None:
+        return
+    try:
+        require_library()
+    except ConfigError as error:
+        yield of_error("otlp.library", "otlp.endpoint", error)
+    else:
+        yield Finding("ok", "otlp.library", "otlp.endpoint", "OpenTelemetry's SDK is installed")
 
 
 def check_code() -> Finding:
