@@ -84,6 +84,10 @@ class SourceError(FatalError):
     exit_code = 3
 
 
+class UndecodableNameError(SourceError):
+    """A name that belongs to a table has bytes that cannot be decoded to UTF-8."""
+
+
 class SinkError(FatalError):
     """Kafka refuses the daemon or one of its records."""
 

@@ -13,6 +13,8 @@ _HIDDEN: Final = (
     "\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    # Noncharacters, which programs use internally (Unicode, section 23.7).
+    "\ufdd0-\ufdef\ufffe\uffff"
     # Without a width, but counted among the letters and marks (Default_Ignorable_Code_Point).
     "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
 )

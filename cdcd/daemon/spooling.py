@@ -18,9 +18,9 @@ from typing import Final
 
 from cdcd.adapters.durable.log import LogFiles, LogStoppedError
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
-from cdcd.adapters.postgres.conversion import NEVER_CONVERTED
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.replication import ReplicationStream
+from cdcd.adapters.postgres.server_names import NEVER_CONVERTED
 from cdcd.config.loading import Config
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.feedback import interval_for

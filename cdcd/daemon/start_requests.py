@@ -13,7 +13,6 @@ from cdcd.adapters.credentials.columns import bindings_of, protections
 from cdcd.adapters.durable.log import LogFiles
 from cdcd.adapters.kafka.sink import Sink
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
-from cdcd.adapters.postgres.conversion import NEVER_CONVERTED
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.money import find_money_digits
 from cdcd.adapters.postgres.pipeline_state import read_source
@@ -21,6 +20,7 @@ from cdcd.adapters.postgres.publication import has_publication
 from cdcd.adapters.postgres.publication_history import read_roots
 from cdcd.adapters.postgres.readers import try_readers
 from cdcd.adapters.postgres.replication import Identity, ReplicationStream
+from cdcd.adapters.postgres.server_names import NEVER_CONVERTED
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.engine.checkpoint import Checkpoint, Source

@@ -27,6 +27,7 @@ from psycopg import conninfo, pq
 from cdcd.adapters.credentials.command import Command, await_output
 from cdcd.adapters.postgres.answers import Answer, find_refusal, refused, translated
 from cdcd.adapters.postgres.refusals import UNKNOWN_TRANSIENT
+from cdcd.adapters.postgres.server_names import NamesCursor
 from cdcd.adapters.postgres.session import Session, await_socket
 from cdcd.core.errors import CdcdError, ConfigError, FatalError, TransientError
 from cdcd.core.protocol.lsn import Lsn
@@ -368,6 +369,7 @@ async def connect(
         dsn, application_name=application_name, connect_timeout_s=connect_timeout_s, unpinned=unpinned
     )
     connection: Connection = psycopg.AsyncConnection(session.hand_over())
+    connection.cursor_factory = NamesCursor
     await connection.set_autocommit(True)
     # No server-side prepared statements, because each query here runs once or a few times and a pooler may
     # be in between.

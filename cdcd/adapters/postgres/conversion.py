@@ -6,34 +6,13 @@ database whose encoding is not UTF-8, because a first snapshot that fails at a r
 snapshot.
 """
 
-from collections.abc import Iterable
-from typing import Final
-
 from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
+from cdcd.adapters.postgres.server_names import NEVER_CONVERTED, Characters
 from cdcd.adapters.postgres.session import Session
-from cdcd.core.catalog.server_text import UNCONVERTED, UNDECODABLE, ServerTexts
-from cdcd.core.errors import SourceError, WithoutConversionError
+from cdcd.core.catalog.server_text import UNCONVERTED, UNDECODABLE
 from cdcd.core.protocol.frames import XLOG_HEADER
-from cdcd.core.protocol.lsn import Lsn
-from cdcd.core.protocol.peek import lsn_of
 from cdcd.core.protocol.texts import STREAM_START, STREAM_STOP, Kind, Text, texts_of, with_texts
-
-RAW: Final = "SQL_ASCII"
-"""Client encoding for which PostgreSQL converts nothing (mbutils.c, pg_server_to_any)."""
-
-NEVER_CONVERTED: Final = ("MULE_INTERNAL",)
-"""Encodings that PostgreSQL cannot convert to UTF-8, so that cdcd can decode only ASCII."""
-
-HINT_NAME: Final = (
-    "Rename it (ALTER TABLE … RENAME), or leave the table out of the publication. Changes of the table that are in "
-    "the WAL keep the former name. If cdcd stops at this place again, restart the pipeline from scratch (cdcd reset)."
-)
-
-_ASK: Final = (
-    b"SELECT convert_from(c, getdatabaseencoding()) "
-    b"FROM unnest(%s::bytea[]) WITH ORDINALITY AS u(c, n) ORDER BY n"
-)
 
 
 class Conversion:
@@ -45,10 +24,10 @@ class Conversion:
     """
 
     def __init__(self, encoding: str, connection: Connection | None) -> None:
-        self.texts = ServerTexts(encoding)
+        self._characters = Characters(encoding, connection)
+        self._texts = self._characters.texts
         self._connection = connection
         self._in_stream = False
-        self._lsn = 0
 
     @classmethod
     async def open(
@@ -89,7 +68,7 @@ class Conversion:
         # In every server encoding, the bytes of a character above ASCII are above ASCII, so splitting at
         # tabs and escapes is safe.
         fields = [field for line in lines if not line.isascii() for field in line.split(b"\t")]
-        await self._learn(fields)
+        await self._characters.learn(fields)
         return [line if line.isascii() else self._line(line) for line in lines]
 
     def _line(self, line: bytes) -> bytes:
@@ -99,68 +78,37 @@ class Conversion:
         return written + b"\n" if ended else written
 
     def _value(self, value: bytes) -> bytes:
-        decoded = self.texts.decoded(value)
+        decoded = self._texts.decoded(value)
         return UNDECODABLE if decoded is None else decoded
 
     async def frames(self, frames: list[bytes]) -> list[bytes]:
-        """Return the frames with their texts in UTF-8. Raises SourceError if the name of a table cannot be decoded."""
+        """Return the frames with their texts in UTF-8. `ServerTexts.named` writes a name that cannot be decoded."""
         in_stream = self._in_stream
         found: list[list[Text]] = []
         for frame in frames:
             found.append(texts_of(frame, in_stream))
             tag = frame[XLOG_HEADER] if len(frame) > XLOG_HEADER else 0
             in_stream = tag == STREAM_START or (in_stream and tag != STREAM_STOP)
-        await self._learn(
+        await self._characters.learn(
             frame[text.begin : text.end] for frame, texts in zip(frames, found, strict=True) for text in texts
         )
         # No await follows from here on, so a call that is cancelled before can be repeated with the same
         # frames.
         written: list[bytes] = []
         for frame, texts in zip(frames, found, strict=True):
-            self._lsn = lsn_of(frame) or self._lsn if len(frame) > XLOG_HEADER else self._lsn
             written.append(with_texts(frame, texts, self._convert) if texts else frame)
         self._in_stream = in_stream
         return written
 
     def _convert(self, text: bytes, kind: Kind) -> bytes:
-        decoded = self.texts.decoded(text)
+        decoded = self._texts.decoded(text)
         if decoded is not None:
             return decoded
         if kind is Kind.VALUE:
             return UNDECODABLE
-        shown = text.decode("ascii", "backslashreplace")
         if kind is Kind.NAME:
-            raise SourceError(
-                f"A table behind {Lsn(self._lsn)} has a name, or a schema or column of the name, that cannot be "
-                f"decoded from {self.texts.encoding} to UTF-8: {shown}.",
-                hint=HINT_NAME,
-            )
-        return shown.encode()
-
-    async def _learn(self, texts: Iterable[bytes]) -> None:
-        if self._connection is None:
-            return
-        of_texts = [text for text in texts if not text.isascii()]
-        unknown = self.texts.unknown(of_texts)
-        if not unknown or await self._ask(unknown):
-            return
-        # At least one character cannot be converted. A text with such a character is not decoded, so its
-        # other characters are not needed.
-        for text in of_texts:
-            unknown = self.texts.unknown([text])
-            if unknown:
-                await self._ask(unknown)
-
-    async def _ask(self, characters: list[bytes]) -> bool:
-        """Ask the server for the UTF-8 form of these characters; return False if it cannot convert one of them."""
-        assert self._connection is not None
-        try:
-            with translated("decoding texts", {}):
-                rows = await (await self._connection.execute(_ASK, (characters,))).fetchall()
-        except WithoutConversionError:
-            return False
-        self.texts.learn({each: str(made).encode() for each, (made,) in zip(characters, rows, strict=True)})
-        return True
+            return self._texts.named(text).encode()
+        return text.decode("ascii", "backslashreplace").encode()
 
 
 def server_encoding(session: Session) -> str:

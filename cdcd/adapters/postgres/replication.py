@@ -30,8 +30,9 @@ from psycopg import pq
 
 from cdcd.adapters.postgres.answers import Answer, answer_of, answer_of_result, refused, translated
 from cdcd.adapters.postgres.connection import Dsn, open_session
-from cdcd.adapters.postgres.conversion import RAW, Conversion, server_encoding
+from cdcd.adapters.postgres.conversion import Conversion, server_encoding
 from cdcd.adapters.postgres.refusals import SlotActiveError
+from cdcd.adapters.postgres.server_names import RAW
 from cdcd.adapters.postgres.session import Row, Session
 from cdcd.core.errors import CdcdError, SourceError, TransientError
 from cdcd.core.protocol.copydata import Shorten, take_frames

@@ -25,9 +25,10 @@ from psycopg import pq
 from cdcd.adapters.postgres import snapshot_queries
 from cdcd.adapters.postgres.answers import Answer, find_refusal, refused
 from cdcd.adapters.postgres.connection import Dsn, open_session
-from cdcd.adapters.postgres.conversion import RAW, Conversion, server_encoding
+from cdcd.adapters.postgres.conversion import Conversion, server_encoding
 from cdcd.adapters.postgres.refusals import UNKNOWN, TableBusyError
 from cdcd.adapters.postgres.replication import identifier, literal
+from cdcd.adapters.postgres.server_names import RAW
 from cdcd.adapters.postgres.session import Session, rows_of
 from cdcd.adapters.postgres.snapshot_queries import Checked, Equality, unwritable
 from cdcd.core.catalog.binary_compound import reader_for

@@ -4,10 +4,18 @@ The rule: a text becomes the result of `convert_from`, or it is undecodable. Pos
 character (conv.c, LocalToUtf), with other tables than Python's codecs, which differ by version. So the server is
 asked for each character once (`postgres/conversion.py`), and the answers are kept here. A database in SQL_ASCII has
 no conversion: its texts are either valid UTF-8, or undecodable.
+
+A value that cannot be decoded becomes null. A name cannot be left out, so `named` writes its undecodable bytes as
+hexadecimal digits behind `MARK`, and `require_decoded` refuses a table that has such a name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
+
+from cdcd.core.catalog.relations import TableDescription, TypeDescription, types_of
+from cdcd.core.errors import UndecodableNameError
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.visible import visible
 
 UNDECODABLE: Final = b"\xff"
 """Replacement for a value that cannot be decoded. No text in UTF-8 has this byte, so every reader detects it."""
@@ -15,8 +23,15 @@ UNDECODABLE: Final = b"\xff"
 KNOWN_MAX: Final = 200_000
 """Maximum number of characters that are kept. No encoding of a server has as many, but writers may invent some."""
 
+MARK: Final = "\ufdd0"
+"""Stands before the hexadecimal digits of undecodable bytes in a name. Unicode reserves this noncharacter for the
+internal use of programs, so it is not expected in names."""
+
 UNCONVERTED: Final = ("SQL_ASCII", "UTF8")
 """Encodings whose texts are sent unchanged."""
+
+_ESCAPED: Final = 0xDC00
+"""Code point of the surrogate by which Python represents the undecodable byte 0 (PEP 383)."""
 
 _HIGH: Final = 0x80
 _SS2: Final = 0x8E
@@ -98,3 +113,93 @@ class ServerTexts:
         parts = [each if each.isascii() else known.get(each) for each in characters(text, self.encoding)]
         found = [part for part in parts if part is not None]
         return b"".join(found) if len(found) == len(parts) else None
+
+    def named(self, text: bytes) -> str:
+        """Return the name. If it cannot be decoded, `MARK` and hexadecimal digits stand for undecodable bytes.
+
+        The caller must have added its `unknown` characters before.
+        """
+        if self.encoding in UNCONVERTED:
+            # Python represents an undecodable byte by a surrogate, which no valid UTF-8 has.
+            return "".join([_marked(each) for each in text.decode("utf-8", "surrogateescape")])
+        decoded = self.decoded(text)
+        if decoded is not None:
+            return decoded.decode()
+        # All characters above ASCII, because the result must not depend on what the server was asked before.
+        return "".join(
+            [
+                each.decode() if each.isascii() else MARK + each.hex()
+                for each in characters(text, self.encoding)
+            ]
+        )
+
+
+def _marked(letter: str) -> str:
+    point = ord(letter)
+    return f"{MARK}{point - _ESCAPED:02x}" if _ESCAPED <= point <= _ESCAPED + 0xFF else letter
+
+
+_RENAMED_TABLE: Final = "format('ALTER TABLE %s RENAME TO new_name', {oid}::regclass)"
+_RENAMED_SCHEMA: Final = (
+    "format('ALTER SCHEMA %I RENAME TO new_name', "
+    "(SELECT nspname FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid WHERE c.oid = {oid}))"
+)
+_RENAMED_COLUMN: Final = (
+    "format('ALTER TABLE %s RENAME %I TO new_name', {oid}::regclass, "
+    "(SELECT attname FROM pg_attribute WHERE attrelid = {oid} AND attnum = {number}))"
+)
+_FORGOTTEN_DEFAULT: Final = "format('VACUUM FULL %s', {oid}::regclass)"
+"""PostgreSQL forgets the default of older rows when it writes the table again (RelationClearMissing)."""
+_RENAMED_TYPE: Final = "format('ALTER TYPE %s RENAME TO new_name', {oid}::regtype)"
+_RENAMED_TYPE_SCHEMA: Final = (
+    "format('ALTER SCHEMA %I RENAME TO new_name', "
+    "(SELECT nspname FROM pg_namespace n JOIN pg_type t ON t.typnamespace = n.oid WHERE t.oid = {oid}))"
+)
+_RENAMED_LABEL: Final = (
+    "format('ALTER TYPE %s RENAME VALUE %L TO %L', {oid}::regtype, "
+    "(SELECT enumlabel FROM pg_enum WHERE oid = {number}), 'new_label')"
+)
+
+
+def require_decoded(
+    relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+) -> None:
+    """Check that every name of a table can be decoded: its schema, columns, types, and labels of enums.
+
+    Raises:
+        UndecodableNameError: the table has a name, or a default of a column, that cannot be decoded.
+    """
+    for what, text, mend, oid, number in _texts(relation, table, types):
+        if MARK in text:
+            raise UndecodableNameError(
+                f"{what} of {relation.schema}.{relation.name} cannot be decoded to UTF-8: {text}. The digits behind "
+                f"{visible(MARK)} are undecodable bytes.",
+                hint="Change it, and run `cdcd tables resume` with the name of the table; or leave the table out of "
+                "the publication. The server can write the name, so nobody needs to type it. As the owner, run in "
+                f"psql: SELECT {mend.format(oid=oid, number=number)} \\gexec",
+            )
+
+
+def _texts(
+    relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+) -> Iterator[tuple[str, str, str, int, int]]:
+    """Yield for each text of the table what it is, the text, the expression of the command that replaces it, and the
+    two numbers in this expression.
+    """
+    oid = relation.oid
+    yield "The name", relation.name, _RENAMED_TABLE, oid, 0
+    yield "The schema", relation.schema, _RENAMED_SCHEMA, oid, 0
+    numbers = {column.name: column.id for column in table.columns}
+    for column in relation.columns:
+        yield "A column", column.name, _RENAMED_COLUMN, oid, numbers.get(column.name, 0)
+    for described in table.columns:
+        if described.missing is not None:
+            yield "The default of a column", described.missing, _FORGOTTEN_DEFAULT, oid, 0
+    for each in types_of(relation, types):
+        if each.is_array:
+            # PostgreSQL names it after its element.
+            continue
+        yield "A type", each.name, _RENAMED_TYPE, each.oid, 0
+        yield "The schema of a type", each.namespace, _RENAMED_TYPE_SCHEMA, each.oid, 0
+        for label_oid, label in each.labels:
+            yield "A label of an enum", label, _RENAMED_LABEL, each.oid, label_oid

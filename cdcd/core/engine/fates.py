@@ -19,7 +19,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.core.engine.checkpoint import AsideTable
-from cdcd.core.errors import CdcdError, ClaimedError, ConfigError, SinkError, SourceError, WithheldError
+from cdcd.core.errors import (
+    CdcdError,
+    ClaimedError,
+    ConfigError,
+    SinkError,
+    SourceError,
+    UndecodableNameError,
+    WithheldError,
+)
 from cdcd.core.facts import Observer, cut_short
 from cdcd.core.facts.tables import TableLeft, TableResumed, TableSetAside
 from cdcd.core.pasted import resume_table
@@ -29,7 +37,7 @@ from cdcd.core.records.encoder import Record
 from cdcd.core.records.gaps import Aside
 
 NAME: Final = "name"
-"""The name of the table's topic: too long, or the one of another table."""
+"""A name: the topic's name is too long or another table's, or a name of the table cannot be decoded."""
 TOPIC: Final = "topic"
 """The table's topic is missing, or refused."""
 CLAIMED: Final = "claimed"
@@ -106,7 +114,7 @@ def fault_of(error: CdcdError) -> str:
     """The kind of fault, of an error that the description of a table met."""
     if isinstance(error, WithheldError):
         return PROTECTION
-    if isinstance(error, SinkError):
+    if isinstance(error, SinkError | UndecodableNameError):
         return NAME
     return RULE
 

@@ -10,6 +10,7 @@ from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.catalog.relations import Described, TableDescription, TypeDescription, key_columns, types_of
 from cdcd.core.catalog.replica_identity import check_partitions
 from cdcd.core.catalog.routing import ClaimedTopics
+from cdcd.core.catalog.server_text import require_decoded
 from cdcd.core.catalog.table_rules import moves
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.cloud_events import CLOUDEVENTS
@@ -85,11 +86,13 @@ class KnownTables:
         such as the leaves of a partitioned table that is published as a whole.
 
         Raises:
+            UndecodableNameError: a name of the table cannot be decoded.
             WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
             ConfigError: the rules that protect columns contradict each other, or the table's key; or the key that is
                 chosen cannot be made; or the chosen columns cannot choose partitions; or two fields have one name;
                 or a partition does not send the former values of the key.
         """
+        require_decoded(relation, table, types)
         if self._binary:
             require_binary(relation, types)
         table = self._remembered(relation, table)
