@@ -95,6 +95,8 @@ class Bindings:
 
     def __init__(self) -> None:
         self.touched: Touch = _nobody
+        self.changes = 0
+        """Number of changes since the session began."""
         self._rules: dict[str, dict[int, set[int]]] = {}
         """Attribute numbers by digest of the rule and oid of the table."""
         self._states: dict[int, list[TableState]] = {}
@@ -115,6 +117,7 @@ class Bindings:
         new = set(numbers) - bound
         if new:
             bound |= new
+            self.changes += 1
             self._is_stale = True
             self.touched()
 
@@ -142,6 +145,7 @@ class Bindings:
     def _forget_dropped(self, delivered: int) -> bool:
         """Remove what is known about dropped tables, if no message about them can follow."""
         gone = [oid for oid, after in self._dropped.items() if after <= delivered]
+        self.changes += len(gone)
         for oid in gone:
             del self._dropped[oid]
             self._states.pop(oid, None)

@@ -20,7 +20,7 @@ from typing import Final
 from cdcd.core.catalog.bindings import Bindings, Numbers
 from cdcd.core.catalog.modes import DEFAULTS, Modes, form_under
 from cdcd.core.catalog.patterns import ColumnPattern, parse_column_pattern
-from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.relations import CatalogColumn, Kin, TableDescription, TypeDescription
 from cdcd.core.errors import ConfigError, WithheldError
 from cdcd.core.protocol.messages import Column, Relation
 
@@ -94,6 +94,29 @@ class ColumnRule:
         return "columns.include" if self.rest else f"columns.{self.action} ({self.pattern.text})"
 
 
+FAMILIES_MAX: Final = 16
+"""Maximum number of tables whose families are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """The tables that a table belongs to, and its partitions, as rules were last bound to their columns.
+
+    Attributes:
+        kin, columns: as in the table's description.
+        changes: `Bindings.changes` when the rules had been bound; -1 if they are not bound yet. After a change of the
+            bindings, the rules may hold for further columns.
+        related: rules that may match a column of the table by the name of one of these tables.
+        parents: the tables that the table inherits from.
+    """
+
+    kin: tuple[Kin, ...]
+    columns: tuple[CatalogColumn, ...]
+    changes: int
+    related: list[ColumnRule]
+    parents: list[Kin]
+
+
 _NOT_INCLUDED: Final = ColumnRule(parse_column_pattern("*.*.*", "columns.include"), EXCLUDE, rest=True)
 
 
@@ -117,6 +140,9 @@ class Protections:
         """Digest of all rules that include columns, which together act as one rule."""
         self._modes = modes
         self._bindings = Bindings() if bindings is None else bindings
+        self._families: dict[int, _Family] = {}
+        """By oid. PostgreSQL describes a partitioned table before the first change of each partition. If each
+        description bound the rules to all partitions again, the time would grow with the square of their number."""
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -160,10 +186,12 @@ class Protections:
         """
         if not self._all:
             return [None] * len(relation.columns)
-        related = self._related(table)
-        named = [self._named(relation, table, related, column.name) for column in relation.columns]
+        family = self._family(relation.oid, table)
+        named = [self._named(relation, table, family, column.name) for column in relation.columns]
         numbers = self._bindings.numbers(relation, table)
-        self._bind_catalog(table, related)
+        if family.changes != self._bindings.changes:
+            self._bind_catalog(table, family)
+            self._keep(relation.oid, replace(family, changes=self._bindings.changes))
         for rules, each in zip(named, numbers, strict=True):
             if each.certain is not None:
                 self._bind(relation.oid, each.certain, rules)
@@ -213,16 +241,28 @@ class Protections:
             shown.append(rule if is_included else _NOT_INCLUDED)
         return shown
 
-    def _related(self, table: TableDescription) -> list[ColumnRule]:
-        """Return rules that may match a column of the table by its present name, or of a table that it belongs to."""
-        return [
+    def _family(self, oid: int, table: TableDescription) -> _Family:
+        """Return the family of the table, as it was last bound if it is the same."""
+        known = self._families.get(oid)
+        if known is not None and known.kin == table.kin and known.columns == table.columns:
+            return known
+        related = [
             rule
             for rule in self._rules
             if any(rule.pattern.matches_table(kin.schema, kin.name) for kin in table.kin)
         ]
+        return _Family(
+            table.kin, table.columns, -1, related, [kin for kin in table.kin[1:] if not kin.is_part]
+        )
+
+    def _keep(self, oid: int, family: _Family) -> None:
+        self._families.pop(oid, None)
+        if len(self._families) >= FAMILIES_MAX:
+            self._families.pop(next(iter(self._families)))
+        self._families[oid] = family
 
     def _named(
-        self, relation: Relation, table: TableDescription, related: Sequence[ColumnRule], column: str
+        self, relation: Relation, table: TableDescription, family: _Family, column: str
     ) -> list[ColumnRule]:
         """Return the rules that match a column with this name. ConfigError: two rules match the same name."""
         own = [(relation.schema, relation.name), *[(kin.schema, kin.name) for kin in table.kin[:1]]]
@@ -235,23 +275,20 @@ class Protections:
                     hint="Narrow one of the patterns, so that only one rule applies to the column.",
                 )
             found += [rule for rule in matching if rule not in found]
-        return found + [rule for rule in self._inherited(table, related, column) if rule not in found]
+        return found + [rule for rule in self._inherited(family, column) if rule not in found]
 
-    def _inherited(
-        self, table: TableDescription, related: Sequence[ColumnRule], column: str
-    ) -> list[ColumnRule]:
+    def _inherited(self, family: _Family, column: str) -> list[ColumnRule]:
         """Return the rules for a column name by the names of the table, its parents and its partitions."""
-        found = [rule for rule in related if rule.pattern.column.fullmatch(column) is not None]
-        for kin in table.kin[1:]:
-            for number, name in () if kin.is_part else kin.columns:
+        found = [rule for rule in family.related if rule.pattern.column.fullmatch(column) is not None]
+        for kin in family.parents:
+            for number, name in kin.columns:
                 if name == column:
                     found += [rule for rule in self._bound(kin.oid, number) if rule not in found]
         return found
 
-    def _bind_catalog(self, table: TableDescription, related: Sequence[ColumnRule]) -> None:
+    def _bind_catalog(self, table: TableDescription, family: _Family) -> None:
         """Bind the rules by the catalog's present names, also for parents and partitions of the table."""
-        parents = [kin for kin in table.kin[1:] if not kin.is_part]
-        for kin in parents:
+        for kin in family.parents:
             for number, name in kin.columns:
                 self._bind(
                     kin.oid,
@@ -260,7 +297,7 @@ class Protections:
                 )
         for kin in table.kin[:1]:
             for column in table.columns:
-                self._bind(kin.oid, column.id, self._inherited(table, related, column.name))
+                self._bind(kin.oid, column.id, self._inherited(family, column.name))
         own = {
             column.name: self._bound(kin.oid, column.id) for kin in table.kin[:1] for column in table.columns
         }

@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
@@ -52,6 +53,7 @@ def actions(protections: Protections, message: Relation, now: TableDescription) 
     return ["" if found is None else found.action for found in protections.in_force(message, now)]
 
 
+FIRST_COLUMNS = ((1, "id"), (2, "ssn"), (3, "note"))
 FIRST = table({1: "id", 2: "ssn", 3: "note"}, seen=100, at=50)
 
 
@@ -176,6 +178,43 @@ def test_a_partition_stays_protected_after_it_was_detached():
     protections.in_force(relation("id", "ssn", "note"), replace(FIRST, kin=(*FIRST.kin, part)))
     alone = replace(table({1: "note", 3: "x", 4: "id"}, seen=300, at=200), kin=(Kin(8, "public", "t_1"),))
     assert actions(protections, relation("note", "x", "id", name="t_1", oid=8), alone) == ["", HASH, ""]
+
+
+def test_many_descriptions_of_one_partitioned_table_bind_its_partitions_once():
+    """PostgreSQL describes the table before the first change of each partition."""
+    parts = [Kin(100 + at, "public", f"t_{at}", FIRST_COLUMNS, is_part=True) for at in range(50)]
+    protections = Protections([rule("public.t.ssn"), rule("public.t.note", MASK)])
+    protections.in_force(relation("id", "ssn", "note"), replace(FIRST, kin=(*FIRST.kin, *parts)))
+    bound = protections.bindings.changes
+    with mock.patch.object(protections.bindings, "of_table", wraps=protections.bindings.of_table) as asked:
+        for _ in parts:
+            again = replace(FIRST, kin=(*FIRST.kin, *map(replace, parts)))
+            assert actions(protections, relation("id", "ssn", "note"), again) == ["", HASH, MASK]
+    assert protections.bindings.changes == bound
+    assert asked.call_count < 50 * len(parts)
+
+
+def test_a_partition_that_is_new_among_many_is_bound_with_the_next_description():
+    parts = [Kin(100 + at, "public", f"t_{at}", FIRST_COLUMNS, is_part=True) for at in range(3)]
+    protections = Protections([rule("public.t.ssn")])
+    for count in (2, 2, 3):
+        protections.in_force(relation("id", "ssn", "note"), replace(FIRST, kin=(*FIRST.kin, *parts[:count])))
+    assert [list(protections.bindings.of_table(protections.rules[0].digest, part.oid)) for part in parts] == [
+        [2]
+    ] * 3
+
+
+def test_a_rule_that_was_bound_by_another_table_holds_for_a_family_that_was_seen_before():
+    # GIVEN a child whose parent's column has no rule yet
+    root = Kin(OID, "public", "t", ((1, "id"), (2, "x")))
+    leaf = replace(table({1: "x", 2: "id"}, seen=100, at=50), kin=(Kin(8, "public", "t_1"), root))
+    protections = Protections([rule("public.t.ssn")])
+    child = relation("x", "id", name="t_1", oid=8)
+    assert actions(protections, child, leaf) == ["", ""]
+    # WHEN the rule is bound to the parent's column by a description from before it was renamed
+    protections.in_force(relation("id", "ssn"), table({1: "id", 2: "ssn"}, seen=90, at=80))
+    # THEN the same description of the child's family protects the child's column
+    assert actions(protections, child, leaf) == [HASH, ""]
 
 
 def test_a_transaction_that_may_never_commit_is_only_taken_for_the_table_of_now():
