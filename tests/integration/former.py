@@ -65,6 +65,18 @@ def run_former(former: Environment, *arguments: str) -> subprocess.CompletedProc
     )
 
 
+def without_later_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of the configuration without the settings of `configuration` that the former version lacks."""
+    copied = {
+        name: dict(section) if isinstance(section, dict) else section for name, section in config.items()
+    }
+    del copied["snapshot"]["signals_from"]
+    del copied["tables"]["on_error"]
+    if copied["postgres"]["messages"] is None:
+        del copied["postgres"]["messages"]
+    return copied
+
+
 class Pipeline:
     """One pipeline with the table `orders`, run by both versions."""
 
@@ -84,11 +96,8 @@ class Pipeline:
         sections = {"snapshot": {"mode": "initial"}, **sections}
         config = configuration(self.name, self.database.dsn(), self.broker.bootstrap_servers, **sections)
         config["postgres"]["lease_s"] = 2.5
-        # Settings that only one of the versions knows are left out, so that each version uses its defaults.
-        del config["snapshot"]["signals_from"]
-        del config["tables"]["on_error"]
-        if config["postgres"]["messages"] is None:
-            del config["postgres"]["messages"]
+        # Both versions get the same file, so that each version uses its defaults.
+        config = without_later_settings(config)
         folder = self.folder / f"{'old' if old else 'new'}{len(self.daemons)}"
         process = Daemon(folder, config, environment=self._former if old else None)
         self.daemons.append(process)

@@ -23,6 +23,7 @@ from deploy.demo.mirrored import MirrorProcess
 from deploy.demo.topics import Raw, Reader
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.daemon import Daemon, configuration, confirmed, until, wal_end
+from tests.integration.former import without_later_settings
 
 VERSION: Final = 18
 DELIVERED_S: Final = 300.0
@@ -126,9 +127,7 @@ class Source:
 
     def daemon_of(self, former: Mapping[str, str] | None) -> Daemon:
         """A daemon of this version, or of the former version with its environment. The caller starts the daemon."""
-        config = dict(self._config)
-        if former is not None:
-            config["snapshot"] = {"mode": "initial"}
+        config = self._config if former is None else without_later_settings(self._config)
         return Daemon(self.folder, config, environment=former)
 
     def connect(self) -> "psycopg.Connection[tuple[Any, ...]]":
