@@ -13,7 +13,7 @@ from cdcd.adapters.kafka.checkpoint import PARTITION, OnIgnored, peek_at_start
 from cdcd.adapters.kafka.descriptions import FormerDescriptions, SchemasTopic
 from cdcd.adapters.kafka.errors import fill_names, unavailable
 from cdcd.adapters.kafka.oversized import Oversized
-from cdcd.adapters.kafka.shared_id import Sharer, find_sharers, refusal
+from cdcd.adapters.kafka.shared_id import IdSearch, find_sharers, refusal
 from cdcd.adapters.kafka.sink import KnownOfBrokers, Ownership, Sink, SinkReports
 from cdcd.adapters.kafka.topics import (
     check_keyless,
@@ -31,7 +31,12 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import Ignored
 from cdcd.core.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
 from cdcd.core.facts import Fact, Observer
-from cdcd.core.facts.operation import CheckpointRecordsIgnored, TransactionalIdShared, TransactionEnded
+from cdcd.core.facts.operation import (
+    CheckpointRecordsIgnored,
+    CheckpointTopicsUnread,
+    TransactionalIdShared,
+    TransactionEnded,
+)
 from cdcd.core.facts.process import KafkaRetry, TransactionTimeoutUnknown
 from cdcd.core.facts.tables import TopicCreated, TopicLost
 from cdcd.core.facts.transactions import MessageOversized, RecordOversized
@@ -139,13 +144,16 @@ class KafkaSide:
             return
         connection, _ = client.configured(config.kafka)
 
-        def look() -> list[Sharer]:
+        def look() -> IdSearch:
             found = find_sharers(connection, config.topics.checkpoint, use, system_identifier)
-            if refused := refusal(found, use.transactional_id):
+            if refused := refusal(found.sharers, use.transactional_id):
                 raise refused
             return found
 
-        for each in await self.call(look, anywhere=True):
+        found = await self.call(look, anywhere=True)
+        if found.unread:
+            self._observe(CheckpointTopicsUnread(transactional_id=use.transactional_id, topics=found.unread))
+        for each in found.sharers:
             self._observe(
                 TransactionalIdShared(
                     transactional_id=use.transactional_id,

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from cdcd.adapters.kafka.shared_id import RECENT_S
+from cdcd.adapters.kafka.shared_id import RECENT_S, TOPICS_AT_ONCE
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.transactions.position import Position
 from deploy.local import KafkaBroker
@@ -61,8 +61,8 @@ def forge(
 
 
 def other_topic(one: Trial) -> str:
-    """Name of another pipeline's checkpoint topic. It comes first, because cdcd reads only 100 such topics, by name."""
-    return f"0-{one.name}-other.checkpoint"
+    """Name of another pipeline's checkpoint topic."""
+    return f"{one.name}-other.checkpoint"
 
 
 def id_of(one: Trial) -> str:
@@ -141,4 +141,21 @@ def test_a_topic_of_somebody_else_stops_no_new_pipeline(
     assert one.daemon.await_event("transaction.shared")["topic"] == topic
     one.insert(1)
     one.expect(1)
+    one.stop()
+
+
+@pytest.mark.attack(gains="two pipelines end each other: many topics hide the other one", before="failed")
+def test_many_topics_do_not_hide_another_pipeline_with_the_id(
+    trial: Callable[..., Trial], database: Database, private_broker: Callable[..., KafkaBroker]
+):
+    broker = private_broker()
+    one = trial(database.dsn(), broker.bootstrap_servers)
+    hiding = [f"0-{number:03}.checkpoint" for number in range(TOPICS_AT_ONCE + 20)]
+    create_topics(broker.bootstrap_servers, *hiding, other_topic(one))
+    forge(broker.bootstrap_servers, other_topic(one), id_of(one), age_s=RECENT_S + 60)
+    warnings = [each for each in one.check().findings if each["level"] == "warning"]
+    found = [each["found"] for each in warnings if each["code"] == "transaction.id"]
+    assert [other_topic(one) in each for each in found] == [True]
+    one.start()
+    assert one.daemon.await_event("transaction.shared")["topic"] == other_topic(one)
     one.stop()

@@ -371,5 +371,5 @@ class CheckpointWriter:
                     return
                 system_identifier = found.system_identifier
         others = find_sharers(self.topic.client, self.topic.name, self.use, system_identifier)
-        if refused := refusal(others, self.use.transactional_id):
+        if refused := refusal(others.sharers, self.use.transactional_id):
             raise refused

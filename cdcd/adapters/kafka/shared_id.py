@@ -32,14 +32,14 @@ HEADER_SLOT: Final = "cdcd.slot"
 SUFFIX: Final = ".checkpoint"
 """End of the names of topics that are read. It is the end of each checkpoint topic without a name of its own."""
 
-TOPICS_MAX: Final = 100
-"""Maximum number of topics that are read, in the order of their names."""
+TOPICS_AT_ONCE: Final = 100
+"""Number of topics that one consumer reads at the same time. The others follow, in the order of their names."""
 
 OFFSETS: Final = 16
 """Number of offsets at the end of a topic that are read. Each transaction has a record and a marker there."""
 
 READ_S: Final = 5.0
-"""Maximum seconds for reading all topics."""
+"""Maximum seconds for reading all topics. Some thousand topics take this time."""
 
 RECENT_S: Final = 600
 """Age in seconds up to which a record shows that its pipeline may still run."""
@@ -91,6 +91,22 @@ class Sharer:
         return f"pipeline {self.pipeline!r:.60} (topic {self.topic})"
 
 
+@dataclass(frozen=True, slots=True)
+class IdSearch:
+    """The answer of the checkpoint topics.
+
+    Attributes:
+        sharers: the other pipelines that use the transactional id.
+        unread: number of topics that were not read, because the time was over or Kafka did not answer.
+    """
+
+    sharers: tuple[Sharer, ...] = ()
+    unread: int = 0
+
+
+NOTHING_FOUND: Final = IdSearch()
+
+
 def id_of(message: Message) -> str:
     """Return the transactional id that the record's headers name; "" if they name none."""
     return _header(message, HEADER_ID)
@@ -106,10 +122,10 @@ def _header(message: Message, name: str) -> str:
 
 def find_sharers(
     client: Properties, own_topic: str, use: IdUse, system_identifier: str, timeout_s: float = READ_S
-) -> list[Sharer]:
-    """Return the other pipelines whose newest checkpoint names the transactional id of `use`.
+) -> IdSearch:
+    """Return the other pipelines whose newest checkpoint names the transactional id of `use`. The call blocks.
 
-    Topics that cannot be read are left out, so the result may be incomplete. The call blocks.
+    Topics that the principal may not read are left out, because nothing is known about them.
 
     Args:
         own_topic: checkpoint topic of this pipeline.
@@ -117,32 +133,39 @@ def find_sharers(
             of `use` is a former record of this pipeline, in the topic of a former `topics.prefix`.
     """
     if not use.transactional_id:
-        return []
+        return NOTHING_FOUND
+    ends = time.monotonic() + timeout_s
     newest: dict[str, Message] = {}
     described: dict[str, TopicInfo] = {}
+    left: list[str] = []
     try:
         admin = Admin(client, timeout_s)
-        names = sorted(name for name in admin.names() if name.endswith(SUFFIX) and name != own_topic)
-        if names:
-            found = admin.each_topic(names[:TOPICS_MAX])
-            described = {name: info for name, info in found.items() if isinstance(info, TopicInfo)}
-        readable = [
-            name for name, info in described.items() if info.partitions == 1 and info.may_read is not False
-        ]
-        if readable:
-            limits = Last(OFFSETS, TOPICS_MAX, timeout_s)
-            for message in read_last(client, f"{own_topic}-others", readable, limits):
+        left = sorted(name for name in admin.names() if name.endswith(SUFFIX) and name != own_topic)
+        while left and (left_s := ends - time.monotonic()) > 0:
+            names = left[:TOPICS_AT_ONCE]
+            found = admin.each_topic(names)
+            infos = {name: info for name, info in found.items() if isinstance(info, TopicInfo)}
+            readable = [
+                name for name, info in infos.items() if info.partitions == 1 and info.may_read is not False
+            ]
+            limits = Last(OFFSETS, TOPICS_AT_ONCE, left_s)
+            for message in read_last(client, f"{own_topic}-others", readable, limits) if readable else ():
                 newest[str(message.topic())] = message
+            described |= infos
+            left = left[TOPICS_AT_ONCE:]
     except CdcdError:
         # The caller's next request fails too if Kafka does not answer. The records that were read before count.
         pass
-    return list(_sharing(newest.values(), described, use, system_identifier))
+    sharers = _sharing(newest.values(), described, use, system_identifier)
+    return IdSearch(tuple(sharers), len(left))
 
 
 def _sharing(
     newest: Iterable[Message], described: dict[str, TopicInfo], use: IdUse, system_identifier: str
 ) -> Iterable[Sharer]:
     for message in newest:
+        if str(message.topic()) not in described:
+            continue
         if message.value() is None or id_of(message) != use.transactional_id:
             continue
         if _header(message, HEADER_SLOT) == use.slot and system_identifier in ("", _server_of(message)):

@@ -703,7 +703,8 @@ class Sink:
         settings = self._settings
         known = self._checkpoint or self._found
         server = "" if known is None else known.system_identifier
-        for each in find_sharers(self._client, settings.checkpoint_topic, settings.id_use, server):
+        found = find_sharers(self._client, settings.checkpoint_topic, settings.id_use, server)
+        for each in found.sharers:
             if each.is_recent:
                 message = f"{error.message}. Another pipeline uses the id: {each.told}"
                 return FencedError(message, hint=shared_hint(each, settings.transactional_id))

@@ -157,6 +157,18 @@ class TransactionalIdShared(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointTopicsUnread(Fact):
+    """`topics` topics named `*.checkpoint` of other pipelines were not read in time, so one of these pipelines may use
+    the transactional id of this pipeline, which has not used the id before. `cdcd check` reads for longer.
+    """
+
+    event: ClassVar[str] = "transaction.unread"
+    level: ClassVar[Level] = "warning"
+    transactional_id: str
+    topics: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointUnsigned(Fact):
     """The pipeline has a key for its checkpoints (`topics.checkpoint_key`, or a key of `columns`), and the newest
     checkpoint has no tag made with it. This is right once: at the first start with the key. Otherwise somebody else

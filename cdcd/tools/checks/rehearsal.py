@@ -19,7 +19,7 @@ from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.checkpoint import peek_at_start
 from cdcd.adapters.kafka.descriptions import SchemasTopic
 from cdcd.adapters.kafka.errors import unavailable
-from cdcd.adapters.kafka.shared_id import Sharer, find_sharers, refusal
+from cdcd.adapters.kafka.shared_id import NOTHING_FOUND, IdSearch, find_sharers, refusal
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
 from cdcd.adapters.postgres.inspection import ServerFacts
 from cdcd.adapters.postgres.money import find_money_digits
@@ -75,6 +75,10 @@ CHECKPOINT_S: Final = 10.0
 """Seconds that the broker may take for the checkpoint."""
 
 
+ID_SEARCH_S: Final = 30.0
+"""Maximum seconds for reading the checkpoint topics of other pipelines."""
+
+
 @dataclass(frozen=True, slots=True)
 class RehearsalOutcome:
     """Result of a rehearsed start.
@@ -86,7 +90,7 @@ class RehearsalOutcome:
         reading: tables that it would read.
         changed: settings of records that differ from those in the checkpoint.
         ignored: ignored records of the checkpoint topic; None: none.
-        sharers: other pipelines whose checkpoint topics name the transactional id.
+        id_search: the other pipelines whose checkpoint topics name the transactional id.
     """
 
     refusal: CdcdError | None
@@ -95,7 +99,7 @@ class RehearsalOutcome:
     reading: Reading
     changed: tuple[RecordSettingChanged, ...] = ()
     ignored: Ignored | None = None
-    sharers: tuple[Sharer, ...] = ()
+    id_search: IdSearch = NOTHING_FOUND
 
 
 async def rehearse(config: Config, facts: ServerFacts) -> RehearsalOutcome:
@@ -121,7 +125,7 @@ class _Rehearsal:
         self._changed: list[RecordSettingChanged] = []
         self._ignored: Ignored | None = None
         self._used_id = ""
-        self._sharers: tuple[Sharer, ...] = ()
+        self._id_search = NOTHING_FOUND
 
     def _hear_ignored(self, ignored: Ignored) -> None:
         self._ignored = ignored
@@ -156,7 +160,7 @@ class _Rehearsal:
                 Reading(tables, beside, outdated, self._config.writes_truncates),
                 tuple(self._changed),
                 self._ignored,
-                self._sharers,
+                self._id_search,
             )
         except CdcdError as error:
             reading = self._assumed() if await self._knows_checkpoint() else Reading()
@@ -285,11 +289,12 @@ class _Rehearsal:
                 self._config.topics.checkpoint,
                 use,
                 self._identity.system_identifier,
+                ID_SEARCH_S,
             )
-            refused = refusal(found, use.transactional_id)
+            refused = refusal(found.sharers, use.transactional_id)
             if refused is not None and self._used_id != use.transactional_id:
                 raise refused
-            self._sharers = tuple(found)
+            self._id_search = found
         return self._found
 
     async def _check_creation(self, _request: CheckCreation) -> Mapping[int, str]:

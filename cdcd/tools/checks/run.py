@@ -20,7 +20,7 @@ from cdcd.adapters.kafka.producer import (
     try_transactional_id,
 )
 from cdcd.adapters.kafka.rights import principal_of
-from cdcd.adapters.kafka.shared_id import shared_hint
+from cdcd.adapters.kafka.shared_id import SUFFIX, shared_hint
 from cdcd.adapters.postgres.inspection import ServerFacts
 from cdcd.adapters.postgres.publication import OPERATIONS
 from cdcd.config.loading import Config
@@ -50,7 +50,7 @@ from cdcd.tools.checks.kafka import TableTopic, check_existing
 from cdcd.tools.checks.postgres_side import ANSWER_S, ask_postgres
 from cdcd.tools.checks.publication import check_root_topics, check_rows
 from cdcd.tools.checks.records import SUBJECT, ask_registry
-from cdcd.tools.checks.rehearsal import RehearsalOutcome, rehearse
+from cdcd.tools.checks.rehearsal import ID_SEARCH_S, RehearsalOutcome, rehearse
 
 FOUND_ERROR: Final = 10
 """Exit code if both sides answered and there is an error (`errors.EXIT_CODES`)."""
@@ -248,16 +248,30 @@ def _ignored(config: Config, outcome: RehearsalOutcome) -> list[Finding]:
 def _sharers(config: Config, outcome: RehearsalOutcome) -> list[Finding]:
     """Report other pipelines that use the transactional id, if they do not refuse the start."""
     used = config.kafka.transactional_id
-    return [
+    subject = f"transactional id {used}"
+    found = [
         Finding(
             "warning",
             "transaction.id",
-            f"transactional id {used}",
+            subject,
             f"the newest checkpoint of {plain(each.told)} names this id, too: two pipelines with one id end each other",
             shared_hint(each, used),
         )
-        for each in outcome.sharers
+        for each in outcome.id_search.sharers
     ]
+    if outcome.id_search.unread:
+        unread = number(outcome.id_search.unread, "topic")
+        found.append(
+            Finding(
+                "warning",
+                "transaction.id",
+                subject,
+                f"{unread} named *{SUFFIX} were not read in {ID_SEARCH_S:g} s, so it is not known whether another "
+                "pipeline uses this id",
+                "Delete the topics of pipelines that are gone. List the topics with kafka-topics --list.",
+            )
+        )
+    return found
 
 
 def _lost_checkpoint(config: Config, source: ServerFacts, sink: kafka.BrokerFacts) -> Finding | None:
