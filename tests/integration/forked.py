@@ -6,6 +6,7 @@ It has no threads, and ends with that process. The kernel ends what it forked th
 """
 
 import ctypes
+import importlib
 import multiprocessing
 import os
 import runpy
@@ -29,6 +30,16 @@ PRELOADED: Final = [
     "cdcd.config.loading",
     "cdcd.daemon.supervisor",
 ]
+
+PACES: Final = {
+    ("cdcd.daemon.pipeline", "COUNT_S"): 0.2,
+    ("cdcd.daemon.pipeline", "SURVEY_S"): 2.0,
+    ("cdcd.daemon.postgres_side", "PARTITIONS_S"): 3.0,
+    ("cdcd.daemon.kafka_watch", "COUNT_S"): 2.0,
+}
+"""Seconds between two looks of a forked daemon: at its own figures, the server, partitions, topics. The daemon's own
+intervals spare the servers, and a test that waits for the next look would only wait.
+"""
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -186,4 +197,6 @@ def _run(arguments: list[str], environment: Mapping[str, str], folder: str, hand
     os.environ.update(environment)
     os.chdir(folder)
     sys.argv = ["cdcd", *arguments]
+    for (module, name), seconds in PACES.items():
+        setattr(importlib.import_module(module), name, seconds)
     runpy.run_module("cdcd.cli", run_name="__main__", alter_sys=True)

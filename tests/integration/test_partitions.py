@@ -10,14 +10,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from cdcd.core.records.shaping.partitioning import positive_murmur2
-from cdcd.daemon import kafka_watch
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Raw, Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.faults.trial import Trial
-from tests.integration.forked import run_cdcd
+from tests.integration.forked import PACES, run_cdcd
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
@@ -213,8 +212,8 @@ def test_partitions_that_somebody_adds_are_told_and_stop_the_daemon_by_choice(
     one.start()
     one.insert(1)
     one.expect(1)
-    # The number of partitions is known from the first look on, which comes within COUNT_S.
-    time.sleep(kafka_watch.COUNT_S + 5)
+    # The number of partitions is known from the first look on.
+    time.sleep(PACES["cdcd.daemon.kafka_watch", "COUNT_S"] + 2)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_partitions([NewPartitions(one.topic, 3)])[one.topic].result(30)
     told = one.daemon.await_event("topic.partitions")

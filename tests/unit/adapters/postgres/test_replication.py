@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cdcd.adapters.postgres import replication
 from cdcd.adapters.postgres.answers import Answer
 from cdcd.adapters.postgres.replication import MappedMemory, ReplicationStream, skips_publication
 
@@ -101,7 +102,8 @@ def passing(connection: Connection) -> Iterator[Any]:
         connection.theirs.close()
 
 
-def test_memory_is_looked_at_once_after_each_read():
+def test_memory_is_looked_at_once_after_each_read(monkeypatch):
+    monkeypatch.setattr(replication, "_BUDGET_S", 60.0)  # A busy machine would end the pass earlier.
     connection = Connection([b"w1"], [b"w2"])
     looks: list[int] = []
 
