@@ -35,7 +35,7 @@ from cdcd.adapters.postgres.slot import (
     set_failover,
 )
 from cdcd.config.loading import Config
-from cdcd.core.engine.checkpoint import MISSING_SLOT_HINT
+from cdcd.core.engine.resuming import MISSING_SLOT_HINT
 from cdcd.core.engine.startup_requests import SlotMade, SlotSeen
 from cdcd.core.errors import CdcdError, FencedError, PositionError, SourceError, TransientError
 from cdcd.core.facts import Observer

@@ -25,7 +25,7 @@ from cdcd.core.engine.context import PREFIX as CONTEXT_PREFIX
 from cdcd.core.engine.feedback import interval_for
 from cdcd.core.engine.record_settings import CHANGES
 from cdcd.core.engine.settings import EngineSettings
-from cdcd.core.engine.startup import StartSettings
+from cdcd.core.engine.startup_rules import StartSettings
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.shortened import UNLIMITED, MessageLimits
 from cdcd.core.protocol.versions import OPTION_SINCE

@@ -23,10 +23,10 @@ from cdcd.adapters.postgres.replication import Identity, ReplicationStream
 from cdcd.adapters.postgres.server_names import NEVER_CONVERTED
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
-from cdcd.core.engine.checkpoint import Checkpoint, Source
+from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.logged import DurableLog
+from cdcd.core.engine.resuming import Source
 from cdcd.core.engine.session_start import ExportedTables
-from cdcd.core.engine.startup import FormerSessions, Ready
 from cdcd.core.engine.startup_requests import (
     BindColumns,
     CheckCreation,
@@ -56,6 +56,7 @@ from cdcd.core.engine.startup_requests import (
     TakeLock,
     WriteCheckpoint,
 )
+from cdcd.core.engine.startup_rules import FormerSessions, Ready
 from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer
 from cdcd.core.facts.operation import DurableSpoolDelivered

@@ -11,7 +11,8 @@ from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.adapters.registry.client import Registrar
 from cdcd.config.loading import Config
 from cdcd.core.engine.leavings import Leaving
-from cdcd.core.engine.startup import FormerSessions, GapChoice, Ready, Start
+from cdcd.core.engine.startup import Start
+from cdcd.core.engine.startup_rules import FormerSessions, GapChoice, Ready
 from cdcd.core.errors import CdcdError
 from cdcd.core.facts import Observer
 from cdcd.core.facts.start import SlotDropped

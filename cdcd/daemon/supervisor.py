@@ -39,7 +39,7 @@ from cdcd.core.engine.ending import SpoolingBeginsError, TablesRefusedError
 from cdcd.core.engine.leavings import KEPT
 from cdcd.core.engine.sessions import Sessions
 from cdcd.core.engine.spooling import spools_at
-from cdcd.core.engine.startup import FormerSessions, GapChoice
+from cdcd.core.engine.startup_rules import FormerSessions, GapChoice
 from cdcd.core.errors import (
     CdcdError,
     ConfigError,

@@ -31,7 +31,7 @@ from cdcd.core.engine.building import build_engine
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.logged import LoggedSession
 from cdcd.core.engine.session_start import SessionStart
-from cdcd.core.engine.startup import Ready
+from cdcd.core.engine.startup_rules import Ready
 from cdcd.core.facts import Observer
 from cdcd.core.facts.operation import DurableSpoolDelivering, RecordingStarted, RecordingStopped
 from cdcd.core.facts.start import SlotWaiting, StreamStarted
@@ -46,9 +46,10 @@ from cdcd.core.transactions.spool import Spool
 from cdcd.daemon.durable_log import LoggedStream
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.large_messages import LargeMessages
-from cdcd.daemon.pipeline import CatalogCalls, OpenSession, Pipeline, TopicCalls
+from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import HeartbeatAction, PostgresSide
 from cdcd.daemon.process import spool_error, spool_problem
+from cdcd.daemon.session_calls import CatalogCalls, OpenSession, TopicCalls
 from cdcd.daemon.settings import encoder_settings, engine_settings, message_limits
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.daemon.tables import NewTables

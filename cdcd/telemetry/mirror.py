@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from cdcd.telemetry.definitions import Definition, Sample, families, row, table
 from cdcd.telemetry.http import Routes, metrics_and_probes
-from cdcd.telemetry.metrics import Definition, Sample, families, row, table
 from cdcd.telemetry.state import Health
 
 

@@ -27,8 +27,8 @@ from cdcd.adapters.recording.segments import RecordedPlace, open_segment, read_e
 from cdcd.adapters.recording.tap import Tap
 from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.build import is_compiled
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.building import build_engine
-from cdcd.core.engine.queue import Batch
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Begin, Column, Commit, Insert, Message, Relation
 from cdcd.core.protocol.writer import write_message

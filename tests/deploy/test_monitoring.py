@@ -12,7 +12,8 @@ import yaml
 from prometheus_client import generate_latest
 
 from cdcd.telemetry import mirror, verify
-from cdcd.telemetry.metrics import DEFINITIONS, Definition, registry_for
+from cdcd.telemetry.definitions import Definition
+from cdcd.telemetry.metrics import DEFINITIONS, registry_for
 from cdcd.telemetry.state import Telemetry
 from deploy.grafana import panels
 from deploy.local.cache import REPOSITORY, run

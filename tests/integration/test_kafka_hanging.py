@@ -22,9 +22,9 @@ from cdcd.adapters.kafka.client import Properties
 from cdcd.adapters.kafka.errors import Partition
 from cdcd.adapters.kafka.outage import HANGS_S, Ends, HangingTransactions, Settling
 from cdcd.adapters.kafka.sink import OPEN_HINT
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
-from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import TransientError
 from cdcd.core.transactions.position import Position
 from deploy.demo.topics import Reader

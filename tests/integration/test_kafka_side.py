@@ -22,9 +22,9 @@ from cdcd.adapters.kafka.checkpoint import CheckpointTopic, read_checkpoint
 from cdcd.adapters.kafka.client import Properties
 from cdcd.adapters.postgres.lock import AdvisoryLock
 from cdcd.config.loading import parse_config
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
-from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import SinkError, SinkUnavailableError
 from cdcd.core.facts import Fact
 from cdcd.core.facts.process import KafkaRetry, TransactionTimeoutUnknown

@@ -14,9 +14,9 @@ from cdcd.adapters.kafka.outage import Settling
 from cdcd.adapters.kafka.oversized import Oversized, SizeLimits
 from cdcd.adapters.kafka.producer import SinkSettings
 from cdcd.adapters.kafka.sink import KnownOfBrokers, Ownership, Sink, SinkReports
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
-from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import (
     CdcdError,
     FencedError,

@@ -16,9 +16,9 @@ from cdcd.adapters.kafka import sink as sink_module
 from cdcd.adapters.kafka.oversized import CLAIM_CHECK, Oversized, SizeLimits
 from cdcd.adapters.kafka.producer import SinkSettings
 from cdcd.adapters.kafka.sink import KnownOfBrokers, Ownership, Sink, SinkReports
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
-from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import CdcdError, TransientError
 from cdcd.core.retry import Delays
 from cdcd.core.transactions.position import Position

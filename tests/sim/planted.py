@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from cdcd.core.engine.startup import StartRules
 from cdcd.core.engine.startup_positions import first_flush
+from cdcd.core.engine.startup_rules import StartRules
 from cdcd.core.records.encoder import Encoder
 from tests.sim import planted_aside as aside
 from tests.sim import planted_descriptions as descriptions

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.between_transactions import BetweenTransactions
 from cdcd.core.engine.change_records import Added, ChangeRecords
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint, also_aside
@@ -12,7 +13,7 @@ from cdcd.core.engine.fates import RETRY_S, Fates
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.ingest import Ingest
 from cdcd.core.engine.left_out import KeptStep, LeftOut, LeftOutTables
-from cdcd.core.engine.queue import Batch, BatchQueue
+from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.messages import Relation

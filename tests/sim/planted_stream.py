@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from cdcd.core.engine.actions import Ship
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.context import Traced
 from cdcd.core.engine.delivery import Delivery
 from cdcd.core.engine.feedback import Feedback
 from cdcd.core.engine.ingest import Ingest
-from cdcd.core.engine.queue import Batch, BatchQueue
+from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.engine.settings import BatchSettings
 from cdcd.core.facts import unheard
 from cdcd.core.protocol.frames import XLOG_HEADER, StatusUpdate

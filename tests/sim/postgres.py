@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from cdcd.core.engine.checkpoint import Source
+from cdcd.core.engine.resuming import Source
 from cdcd.core.protocol.frames import read_status
 from cdcd.core.snapshot.reading import SourceTable, Visibility
 from tests.sim.catalog import Definition

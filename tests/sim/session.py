@@ -31,18 +31,19 @@ from cdcd.core.engine.actions import (
     Turn,
     Wait,
 )
-from cdcd.core.engine.checkpoint import Checkpoint, Source
+from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.leavings import Leaving
 from cdcd.core.engine.logged import DurableLog, LoggedSession
+from cdcd.core.engine.resuming import Source
 from cdcd.core.engine.session_start import ExportedTables, SessionStart
 from cdcd.core.engine.settings import BatchSettings, EngineSettings, HeartbeatSettings, SnapshotSettings
-from cdcd.core.engine.startup import (
+from cdcd.core.engine.startup import Start
+from cdcd.core.engine.startup_rules import (
     ORDINARY_RULES,
     FormerSessions,
     Ready,
     ReplicationSettings,
-    Start,
     StartRules,
     StartSettings,
 )

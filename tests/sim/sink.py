@@ -19,9 +19,9 @@ from cdcd.adapters.kafka.transaction_state import (
     error_of,
     event_of,
 )
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords, Judging
-from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import CdcdError, FencedError, TransientError
 from cdcd.core.records.encoder import HEADER_WATERMARK, Produce
 from cdcd.core.retry import Backoff

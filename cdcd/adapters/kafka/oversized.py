@@ -31,7 +31,7 @@ from typing import Final, Literal
 from confluent_kafka import KafkaError
 
 from cdcd.adapters.kafka.producer import BATCH_SIZE, SinkSettings
-from cdcd.core.engine.queue import Batch
+from cdcd.core.engine.batch import Batch
 from cdcd.core.errors import LimitError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.encoder import (

@@ -19,7 +19,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdcd.adapters.kafka.errors import Partition
-from cdcd.core.engine.queue import Watermark
+from cdcd.core.engine.batch import Watermark
 from cdcd.core.records.encoder import HEADER_WATERMARK, Produce
 from cdcd.core.records.shaping.partitioning import taken_out
 

@@ -16,7 +16,7 @@ from cdcd.adapters.kafka.errors import map_kafka_error
 from cdcd.adapters.kafka.partitions import ToPartitions, counter
 from cdcd.adapters.kafka.producer import SinkSettings, construct, producer_properties
 from cdcd.adapters.kafka.topics import TopicSpec, ensure_topics
-from cdcd.core.engine.queue import Batch
+from cdcd.core.engine.batch import Batch
 from cdcd.core.errors import ConfigError
 
 ANSWER_S: Final = 30.0

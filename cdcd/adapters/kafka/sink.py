@@ -50,8 +50,8 @@ from cdcd.adapters.kafka.transaction_state import (
     error_of,
     event_of,
 )
+from cdcd.core.engine.batch import GIVEN_AWAY, Batch
 from cdcd.core.engine.checkpoint import Checkpoint
-from cdcd.core.engine.queue import GIVEN_AWAY, Batch
 from cdcd.core.errors import CdcdError, FencedError, SinkError, TopicRefusedError, TransientError
 from cdcd.core.records.encoder import Produce, record_bytes
 

@@ -15,7 +15,8 @@ from cdcd.adapters.postgres.lock import PEER, lock_condition
 from cdcd.adapters.postgres.publication import Publication, is_ours, read_publication
 from cdcd.adapters.postgres.replication import Identity, ReplicationStream
 from cdcd.adapters.postgres.slot import SlotState, read_slot
-from cdcd.core.engine.checkpoint import Checkpoint, Source
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.resuming import Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ An error that the condition of a request causes is the answer `Refused`. A Trans
 connection is lost, or for a reason that passes by itself.
 """
 
-import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -24,18 +23,35 @@ from psycopg import pq
 
 from cdcd.adapters.postgres import snapshot_queries
 from cdcd.adapters.postgres.answers import Answer, find_refusal, refused
+from cdcd.adapters.postgres.chunk_queries import (
+    AGAIN,
+    BUSY,
+    CHANGED,
+    EQUALITIES,
+    EXTENSION_FROM,
+    as_transient,
+    fits_plan,
+    granted_columns,
+    has_request,
+    key_texts,
+    kind_of,
+    locked_oid,
+    other_names,
+    reading_what,
+    sql_name_of,
+    unwritable_condition,
+    words_of_condition,
+)
 from cdcd.adapters.postgres.connection import Dsn, open_session
 from cdcd.adapters.postgres.conversion import Conversion, server_encoding
 from cdcd.adapters.postgres.refusals import UNKNOWN, TableBusyError
 from cdcd.adapters.postgres.replication import identifier, literal
 from cdcd.adapters.postgres.server_names import RAW
 from cdcd.adapters.postgres.session import Session, rows_of
-from cdcd.adapters.postgres.snapshot_queries import Checked, Equality, unwritable
-from cdcd.core.catalog.binary_compound import reader_for
+from cdcd.adapters.postgres.snapshot_queries import Checked, Equality
 from cdcd.core.catalog.binary_text import WithoutReaderError
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
-from cdcd.core.errors import TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot import reading
 from cdcd.core.snapshot.reading import (
@@ -49,7 +65,6 @@ from cdcd.core.snapshot.reading import (
     Visibility,
 )
 from cdcd.core.snapshot.signals import WATERMARK
-from cdcd.core.snapshot.table_task import KeyValue
 
 LOCK_TIMEOUT_S: Final = 5.0
 """Default for the seconds that a query waits for a lock."""
@@ -58,33 +73,6 @@ CONDITION_TIMEOUT_S: Final = 60.0
 """Default for the seconds that a query with a request's condition may take, because the condition may call
 pg_sleep."""
 
-_CHANGED: Final = "changed"
-_BUSY: Final = "busy"
-_AGAIN: Final = "again"
-_REFUSED: Final = "refused"
-
-_KINDS: Final[tuple[tuple[str, str, str], ...]] = (
-    ("42P01", "", _CHANGED),  # undefined_table
-    ("3F000", "", _CHANGED),  # invalid_schema_name
-    ("42703", "", _CHANGED),  # undefined_column
-    ("42704", "", _CHANGED),  # undefined_object: a type
-    ("42809", "", _CHANGED),  # wrong_object_type: a view has the name now
-    ("55000", "", _CHANGED),  # object_not_in_prerequisite_state: a view or a foreign table (`SETTINGS`)
-    ("XX000", "could not open relation", _CHANGED),
-    ("XX000", "cache lookup failed", _CHANGED),
-    ("55P03", "", _BUSY),  # lock_not_available
-    ("08", "", _AGAIN),  # connection_exception
-    ("40", "", _AGAIN),  # deadlock_detected and its kin
-    ("53", "", _AGAIN),  # insufficient_resources
-    ("57", "", _AGAIN),  # operator_intervention
-    ("58", "", _AGAIN),  # system_error
-    ("72000", "", _AGAIN),  # snapshot_too_old, before 17
-)
-"""(SQLSTATE or its beginning, part of an untranslated message, meaning for the query). Any other error is
-`Refused`.
-
-The condition of a request can raise any of these errors. In the step that evaluates it, every error is `Refused`.
-"""
 
 Mark = Callable[[], Awaitable[None]]
 """Function that writes a watermark."""
@@ -94,52 +82,6 @@ _NO_RIGHT: Final = "42501"
 _RESTRICTED: Final = "55000"
 """SQLSTATE of PostgreSQL's restrict_nonsystem_relation_kind for a view with the table's name."""
 _SYNTAX_ERROR: Final = "42601"
-
-_BUILTIN_BEFORE: Final = 10000
-"""FirstGenbkiObjectId (transam.h). A type with a smaller oid is not a domain. For a domain, a result names the base
-type."""
-
-_EXTENSION_FROM: Final = 16384
-"""FirstNormalObjectId (transam.h): types from here on were created by users or extensions."""
-
-_EQUALITIES: Final = """
-WITH RECURSIVE superuser AS (
-    SELECT oid FROM pg_roles WHERE rolsuper
-), safe_schema AS (
-    SELECT n.oid FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
-     WHERE CASE WHEN r.rolname = 'pg_database_owner'
-                THEN (SELECT datdba FROM pg_database WHERE datname = current_database())
-                ELSE n.nspowner END IN (SELECT oid FROM superuser)
-), base(wanted, oid) AS (
-    SELECT oid, oid FROM unnest({oids}::oid[]) AS wanted(oid)
-     UNION ALL
-    SELECT base.wanted, t.typbasetype FROM base JOIN pg_type t ON t.oid = base.oid AND t.typtype = 'd'
-)
-SELECT base.wanted::int8, format('%I.%I', n.nspname, t.typname), CASE WHEN t.oid < {builtin} THEN '=' ELSE (
-    SELECT format('OPERATOR(%I.%s)', m.nspname, o.oprname)
-      FROM pg_opclass c
-      JOIN pg_am am ON am.oid = c.opcmethod AND am.amname = 'btree'
-      JOIN pg_amop a ON a.amopfamily = c.opcfamily AND a.amopstrategy = 3
-                    AND a.amoplefttype = c.opcintype AND a.amoprighttype = c.opcintype
-      JOIN pg_operator o ON o.oid = a.amopopr
-      JOIN pg_proc p ON p.oid = o.oprcode
-      JOIN pg_namespace m ON m.oid = o.oprnamespace
-     WHERE c.opcdefault AND c.opcintype = t.oid
-       AND ARRAY[t.typowner, o.oprowner, p.proowner] <@ ARRAY(SELECT oid FROM superuser)
-       AND ARRAY[n.oid, m.oid] <@ ARRAY(SELECT oid FROM safe_schema)
-       AND NOT EXISTS (
-           SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
-            WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND d.objid IN (t.oid, o.oid)
-              AND e.extowner NOT IN (SELECT oid FROM superuser))
-     LIMIT 1) END
-  FROM base JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd' JOIN pg_namespace n ON n.oid = t.typnamespace
-"""
-"""Comparisons of columns whose types are not built in (`Equality`).
-
-An extension's operator is used only if no role but a superuser can replace it, move it or rename its schema, also
-between this query and the next one. The owner of a trusted extension (citext) is its creator, who may move its
-objects to another schema.
-"""
 
 
 class SnapshotReader:
@@ -283,14 +225,14 @@ class SnapshotReader:
                 used.
             TransientError: the connection is lost, or the query failed for a reason that passes by itself.
         """
-        if problem := _unwritable(query):
+        if problem := unwritable_condition(query):
             return Refused(problem, hint=_CORRECT)
         found = await self._lock_and_check(query)
         if not isinstance(found, Checked):
             return found
         chosen = self._queries.get(query.table.name, "")
         if chosen and (problem := await self._judge(query.table, chosen)):
-            await self._session.query(self._undo, _what(query))
+            await self._session.query(self._undo, reading_what(query))
             return Refused(problem, hint=CORRECT_QUERY)
         if isinstance(query, PageQuery):
             # Rows of an old snapshot are on the planned pages, rows of a new snapshot on the current pages.
@@ -301,9 +243,9 @@ class SnapshotReader:
                 copy = snapshot_queries.copy_pages(query, self.server_version, self._block_size, chosen)
         else:
             try:
-                keys = _texts(query, self._types)
+                keys = key_texts(query, self._types)
             except WithoutReaderError as error:
-                await self._session.query(self._undo, _what(query))
+                await self._session.query(self._undo, reading_what(query))
                 return Refused(str(error))
             copy = snapshot_queries.copy_keys(query, keys, await self._compare(query), found.leaves, chosen)
         return await self._copy(query, copy, found, bytes_max)
@@ -346,13 +288,13 @@ class SnapshotReader:
 
         If it is not, end the transaction.
         """
-        by_parsing = _oid(query) in self._by_parsing
+        by_parsing = locked_oid(query) in self._by_parsing
         lock = snapshot_queries.lock(query, by_parsing=by_parsing)
         steps = {
             "begin": _SAVEPOINT if self._imported else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
             **{f"prepare {number}": command for number, command in enumerate(lock[:-1])},
             "lock": lock[-1],
-            **({"limit": self._limit} if _has_request(query) else {}),
+            **({"limit": self._limit} if has_request(query) else {}),
             "check": snapshot_queries.check(query),
         }
         if self._imported or by_parsing:
@@ -367,16 +309,16 @@ class SnapshotReader:
             step, answer = (*steps, "describe")[len(outcome.results)], outcome.errors[0]
             refused_table = step == "lock" and answer.sqlstate == _NO_RIGHT and not by_parsing
             if refused_table and not self._session.is_lost:
-                self._by_parsing.add(_oid(query))
-                await self._session.query(self._undo, _what(query))
+                self._by_parsing.add(locked_oid(query))
+                await self._session.query(self._undo, reading_what(query))
                 return await self._lock_and_check(query)
             if by_parsing and step == "lock" and answer.sqlstate == _RESTRICTED:
-                await self._session.query(self._undo, _what(query))
+                await self._session.query(self._undo, reading_what(query))
                 return Changed("it is not a table any more")
             return await self._failed(query, step, answer)
         found = Checked.of(rows_of(done["check"])[0])
         if changed := self._changed(query, found, done.get("describe")):
-            await self._session.query(self._undo, _what(query))
+            await self._session.query(self._undo, reading_what(query))
             return Changed(changed)
         return found
 
@@ -384,7 +326,7 @@ class SnapshotReader:
         self, query: PageQuery | KeyQuery, copy: str, found: Checked, bytes_max: int
     ) -> reading.Answer:
         """Read the rows of the locked and checked table, and end the transaction."""
-        by_parsing = _oid(query) in self._by_parsing
+        by_parsing = locked_oid(query) in self._by_parsing
         steps = {
             # A single text that PostgreSQL cannot convert to UTF-8 would abort reading the table.
             "rows": copy if self._conversion is None else f"{copy} (ENCODING '{RAW}')",
@@ -399,7 +341,7 @@ class SnapshotReader:
             # COPY gives an additional result without rows, so each successful step has one result.
             return await self._failed(query, list(steps)[len(outcome.results)], outcome.errors[0])
         # ALTER SCHEMA RENAME waits for no lock of a table, so COPY may have read another table.
-        if changed := _other_names(query, rows_of(outcome.results[1])[0]):
+        if changed := other_names(query, rows_of(outcome.results[1])[0]):
             return Changed(changed)
         if by_parsing and rows_of(outcome.results[2])[0][0] != "0":
             return Changed("the table was rewritten (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE)")
@@ -427,7 +369,7 @@ class SnapshotReader:
     def _changed(self, query: PageQuery | KeyQuery, found: Checked, described: pq.abc.PGresult | None) -> str:
         """Return how the table differs from the plan of the query; empty if it does not differ."""
         table = query.table
-        if problem := _other_names(query, (found.part, found.table)):
+        if problem := other_names(query, (found.part, found.table)):
             return problem
         if not found.is_table:
             return "it is not a table any more"
@@ -435,36 +377,36 @@ class SnapshotReader:
             return "the table was rewritten (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE)"
         if not self._imported and found.columns != table.columns:
             return _ALTERED
-        return "" if described is None or _fits(described, table) else _ALTERED
+        return "" if described is None or fits_plan(described, table) else _ALTERED
 
     async def _failed(self, query: PageQuery | KeyQuery, step: str, answer: Answer) -> Changed | Refused:
         """Return the meaning of a step's failure. The connection can still be used, unless TransientError is raised."""
-        what = _what(query)
+        what = reading_what(query)
         if self._session.is_lost:
-            raise _transient(what, answer)
+            raise as_transient(what, answer)
         if step in ("end", "watermark"):
             raise refused(f"{what}: ending it", answer, self._session.names)
         await self._session.query(self._undo, what)
-        if step == "rows" and query.table.name in self._queries and _kind(answer) not in (_BUSY, _AGAIN):
+        if step == "rows" and query.table.name in self._queries and kind_of(answer) not in (BUSY, AGAIN):
             return Refused(
-                f"the query in snapshot.queries fails: {_of_condition(step, answer)}", hint=CORRECT_QUERY
+                f"the query in snapshot.queries fails: {words_of_condition(step, answer)}", hint=CORRECT_QUERY
             )
         # PostgreSQL parses the whole command before its first step, so a syntax error in the condition shows up there.
-        if _has_request(query) and (step == "rows" or answer.sqlstate == _SYNTAX_ERROR):
-            return Refused(f"the condition fails: {_of_condition(step, answer)}", hint=_CORRECT)
-        kind = _kind(answer)
+        if has_request(query) and (step == "rows" or answer.sqlstate == _SYNTAX_ERROR):
+            return Refused(f"the condition fails: {words_of_condition(step, answer)}", hint=_CORRECT)
+        kind = kind_of(answer)
         if answer.sqlstate == _CANCELED and self._has_timeout:
             return Refused(
                 answer.text_of_rows,
                 hint="Raise the statement timeout of snapshots, or find out what slows the server down.",
             )
-        if kind == _BUSY:
+        if kind == BUSY:
             raise TableBusyError(f"{query.table.name} is locked: {answer.text_of_rows}")
-        if kind == _AGAIN:
-            raise _transient(what, answer)
+        if kind == AGAIN:
+            raise as_transient(what, answer)
         return (
             Changed(answer.text_of_rows)
-            if kind == _CHANGED
+            if kind == CHANGED
             else Refused(answer.text_of_rows, hint=self._hint(query, answer))
         )
 
@@ -474,11 +416,11 @@ class SnapshotReader:
             if "row-level security" in answer.text_of_rows:
                 # In another language (lc_messages), the hint below has this statement too.
                 return f"ALTER ROLE {identifier(role)} BYPASSRLS; or leave the table's rows out (snapshot.exclude)."
-            schema, name = identifier(query.table.relation.namespace), _sql_name(query)
+            schema, name = identifier(query.table.relation.namespace), sql_name_of(query)
             return (
                 f"Grant the rights: GRANT USAGE ON SCHEMA {schema} TO {identifier(role)}; "
-                f"GRANT SELECT{_columns(query.table)} ON {name} TO {identifier(role)}. If the table has row-level "
-                f"security, also: ALTER ROLE {identifier(role)} BYPASSRLS."
+                f"GRANT SELECT{granted_columns(query.table)} ON {name} TO {identifier(role)}. If the table has "
+                f"row-level security, also: ALTER ROLE {identifier(role)} BYPASSRLS."
             )
         row = find_refusal(answer)
         return "See PostgreSQL's log." if row is UNKNOWN else row.hint
@@ -488,12 +430,12 @@ class SnapshotReader:
         types = {
             column.name: column.type_oid
             for column in query.table.relation.columns
-            if column.name in query.key_columns and column.type_oid >= _EXTENSION_FROM
+            if column.name in query.key_columns and column.type_oid >= EXTENSION_FROM
         }
         if missing := set(types.values()) - self._equalities.keys():
             oids = literal("{" + ",".join(map(str, missing)) + "}")
-            asked = _EQUALITIES.replace("{oids}", oids).replace("{builtin}", str(_EXTENSION_FROM))
-            *_, rows = await self._session.query(asked, _what(query))
+            asked = EQUALITIES.replace("{oids}", oids).replace("{builtin}", str(EXTENSION_FROM))
+            *_, rows = await self._session.query(asked, reading_what(query))
             # An old snapshot does not see a type that was created later.
             self._equalities |= {oid: Equality(by_text=True) for oid in missing}
             self._equalities |= {
@@ -510,111 +452,3 @@ CORRECT_QUERY: Final = (
     "and writes names of functions and of other tables with their schemas."
 )
 _CORRECT: Final = "Correct the condition of the request, and send the request again."
-
-
-def _columns(table: SourceTable) -> str:
-    """Return the columns that must be granted, as SQL; empty if the table is published with all of its columns.
-
-    Other columns stay hidden: the role needs the published columns, and ctid for reading by pages.
-    """
-    published = [column.name for column in table.relation.columns]
-    if len(published) == len(json.loads(table.columns)):
-        return ""
-    return f" ({', '.join(['ctid', *map(identifier, published)])})"
-
-
-def _oid(query: PageQuery | KeyQuery) -> int:
-    """Return the oid of the relation that is locked."""
-    return query.oid if isinstance(query, PageQuery) else query.table.oid
-
-
-def _what(query: PageQuery | KeyQuery) -> str:
-    return f"reading {_sql_name(query)}"
-
-
-def _sql_name(query: PageQuery | KeyQuery) -> str:
-    return query.sql_name if isinstance(query, PageQuery) else query.table.sql_name
-
-
-def _texts(query: KeyQuery, types: Mapping[int, TypeDescription]) -> list[list[str]]:
-    """Return the keys as text. Raises WithoutReaderError if a value is in binary form and its type has no reader.
-
-    The server does not convert the keys, because it would evaluate the owner's domains on their values.
-    """
-    oids = {column.name: column.type_oid for column in query.table.relation.columns}
-    readers = {name: reader_for(oids.get(name, 0), types) for name in query.key_columns}
-
-    def text(name: str, value: KeyValue) -> str:
-        is_binary, data = value
-        if not is_binary:
-            return data.decode("utf-8", "surrogateescape")
-        reader = readers[name]
-        if reader is None:
-            raise WithoutReaderError(f"the binary form of the key column {name} cannot be read")
-        # Wire text (catalog/wiretext.py) has one character for each byte.
-        return reader(data).encode("latin-1").decode("utf-8", "surrogateescape")
-
-    return [
-        [text(name, value) for name, value in zip(query.key_columns, key, strict=True)] for key in query.keys
-    ]
-
-
-def _other_names(query: PageQuery | KeyQuery, found: Sequence[str | None]) -> str:
-    """Return why the relations with these oids are not those of the query; empty if they are."""
-    part_oid = query.oid if isinstance(query, PageQuery) else query.table.oid
-    if None in found:
-        return "the table was dropped or renamed"
-    return "" if tuple(found) == (str(part_oid), str(query.table.oid)) else "another table has taken its name"
-
-
-def _unwritable(query: PageQuery | KeyQuery) -> str:
-    """Return why the conditions cannot be sent; empty if they can."""
-    for condition in query.conditions:
-        if problem := unwritable(condition):
-            return problem
-    return ""
-
-
-def _has_request(query: PageQuery | KeyQuery) -> bool:
-    """Return True if the query has the condition of a request.
-
-    PostgreSQL allows only harmless row filters in a publication.
-    """
-    return any(condition and condition != query.table.row_filter for condition in query.conditions)
-
-
-def _fits(described: pq.abc.PGresult, table: SourceTable) -> bool:
-    """Return True if the current columns are those of the plan.
-
-    A column that was added since does not count, because it has no values at the snapshot.
-    """
-    planned = {attnum: (name, oid, modifier) for attnum, name, oid, modifier in json.loads(table.columns)}
-    for place in range(described.nfields):
-        name, type_oid, modifier = planned.get(described.ftablecol(place), ("", 0, 0))
-        if (described.fname(place) or b"").decode() != name:
-            return False
-        now = described.ftype(place), described.fmod(place)
-        if type_oid < _BUILTIN_BEFORE and now != (type_oid, modifier):
-            return False
-    return True
-
-
-def _kind(answer: Answer) -> str:
-    for sqlstate, fragment, kind in _KINDS:
-        if answer.sqlstate.startswith(sqlstate) and fragment in answer.message:
-            return kind
-    return _REFUSED
-
-
-def _of_condition(step: str, answer: Answer) -> str:
-    """Return the reason why a condition fails.
-
-    If the condition was evaluated for rows, the message may contain values, so it is left out.
-    """
-    return answer.without_message if step == "rows" else answer.text_of_rows
-
-
-def _transient(what: str, answer: Answer) -> TransientError:
-    """Return the error as a transient one. If an operator must act, the next connection reports that."""
-    error = refused(what, answer, {})
-    return error if isinstance(error, TransientError) else TransientError(error.message, hint=error.hint)

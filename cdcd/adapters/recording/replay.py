@@ -21,7 +21,7 @@ from cdcd import __version__
 from cdcd.adapters.recording import events as recorded
 from cdcd.adapters.recording.replayed_session import BEGIN, END, GO_ON, ReplayedSession
 from cdcd.adapters.recording.segments import RecordedCommit, RecordedPlace, Tear
-from cdcd.core.engine.queue import Batch
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.engine.settings import HeartbeatSettings
 from cdcd.core.errors import FatalError

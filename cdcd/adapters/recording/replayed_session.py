@@ -22,8 +22,8 @@ from cdcd.core.engine.actions import (
     Ship,
     Wait,
 )
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.building import build_engine
-from cdcd.core.engine.queue import Batch
 from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.errors import CdcdError, ClaimedError, SinkError, TransientError
 from cdcd.core.facts import Observer

@@ -30,8 +30,8 @@ from cdcd.adapters.recording.writer import RecordingWriter
 from cdcd.core.catalog.relations import TableDescription, TypeDescription, types_of
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import Action, Answer, Describe, Looked, Published
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.engine import Engine
-from cdcd.core.engine.queue import Batch
 from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.messages import Relation

@@ -19,7 +19,7 @@ from cdcd.config.types import (
     Text,
 )
 from cdcd.core.engine.settings import PREPARED_WARNING_AGE_S, HeartbeatSettings
-from cdcd.core.engine.startup import ReplicationSettings
+from cdcd.core.engine.startup_rules import ReplicationSettings
 
 
 class ReaderConfig(Section):

@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
-from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.schema_registrations import SchemaUse

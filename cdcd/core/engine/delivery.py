@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.engine.actions import Ship
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
-from cdcd.core.engine.queue import Batch, BatchQueue
+from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.records.encoder import Record
 from cdcd.core.transactions.ledger import Ledger
 

@@ -31,6 +31,7 @@ from typing import Final
 from cdcd.core.catalog.patterns import matcher
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.engine.actions import Action, Answer, Differences, End, Status, Turn, Wait
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.between_transactions import BetweenTransactions
 from cdcd.core.engine.change_records import ChangeRecords
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
@@ -59,7 +60,7 @@ from cdcd.core.engine.left_out import LeftOutTables
 from cdcd.core.engine.message_records import MessageRecords
 from cdcd.core.engine.prepared_age import PreparedAge
 from cdcd.core.engine.questions import BeforeStream, Questions
-from cdcd.core.engine.queue import Batch, BatchQueue
+from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.engine.refused_rows import RecordLimits
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.renewal import Renewal, RenewalError

@@ -50,7 +50,8 @@ refuses as a gap.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cdcd.core.engine.checkpoint import Checkpoint, Source
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.resuming import Source
 from cdcd.core.errors import PositionError
 from cdcd.core.protocol.lsn import Lsn
 

@@ -14,8 +14,9 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, Protocol
 
-from cdcd.core.engine.checkpoint import Checkpoint, Source, only_slot_is_lost, refuse_sealed, resume
+from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.logged import DurableLog, LoggedSession, LogOwner, judge
+from cdcd.core.engine.resuming import Source, only_slot_is_lost, refuse_sealed, resume
 from cdcd.core.engine.startup_requests import (
     Fence,
     LookAtLog,

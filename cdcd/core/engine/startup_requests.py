@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cdcd.core.engine.checkpoint import Checkpoint, Source
+from cdcd.core.engine.batch import Batch
+from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.logged import DurableLog
-from cdcd.core.engine.queue import Batch
+from cdcd.core.engine.resuming import Source
 from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.errors import PositionError
 

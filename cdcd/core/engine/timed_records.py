@@ -25,7 +25,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from cdcd.core.engine.actions import RunHeartbeatQuery
-from cdcd.core.engine.queue import Batch, BatchQueue, Watermark
+from cdcd.core.engine.batch import Batch, Watermark
+from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.engine.settings import HeartbeatSettings
 from cdcd.core.engine.topics import Topics
 from cdcd.core.records.encoder import HEARTBEATS, Encoder, Record

@@ -33,8 +33,9 @@ from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.catalog.types import BUILTIN_TYPES, EXTENSIONS
 from cdcd.core.catalog.wiretext import to_bytes, wire
+from cdcd.core.records.debezium_json.arrays import Array
 from cdcd.core.records.debezium_json.converter import Converter
-from cdcd.core.records.debezium_json.converters import Array, converter_for, converter_of
+from cdcd.core.records.debezium_json.converters import converter_for, converter_of
 from cdcd.mirror.records.rule import Rule
 from cdcd.mirror.records.schema import ColumnSchema
 from cdcd.mirror.records.types import is_variant, rule_for

@@ -30,13 +30,14 @@ from cdcd.tools.adopt.judging import (
     with_present_names,
     with_worker,
 )
+from cdcd.tools.adopt.own_slot import own_slot, with_name
 from cdcd.tools.adopt.reach import KnownTable
 from cdcd.tools.adopt.references import References
 from cdcd.tools.adopt.settings import Settings
 from cdcd.tools.adopt.tables import OPTIONS, Choice, Lists, choose, read_lists
 from cdcd.tools.adopt.transforms import routing_columns
 from cdcd.tools.adopt.verdicts import Kind, Verdict
-from cdcd.tools.operations.first_files import name_for, write
+from cdcd.tools.operations.first_files import write
 
 _NAMED_MAX: Final = 5
 _KAFKA_S: Final = 10.0
@@ -172,7 +173,7 @@ def adopt(
     prefix = options.get("topic.prefix", options.get("database.server.name", "")).strip()
     is_unnamed = "name" not in extra and not options.get("name", "").strip()
     if is_unnamed:
-        findings = _with_name(findings, prefix)
+        findings = with_name(findings, prefix)
     # What transforms become is for the records, and may depend on the database. So do rules for columns.
     keys = {**keys_of([each for each in findings if not is_of_transforms(each)]), **extra}
     _require(keys)
@@ -187,11 +188,11 @@ def adopt(
             not_asked = error
     if database is not None:
         findings = judge(options, references, database.known, database.topics)
-        findings = _with_name(findings, prefix) if is_unnamed else findings
+        findings = with_name(findings, prefix) if is_unnamed else findings
     findings = _with_tables(
         findings, lists, choose(lists, None if database is None else database.tables), options
     )
-    own = _own_slot(findings, f"cdcd_{config.name}")
+    own = own_slot(findings, f"cdcd_{config.name}")
     narrowed = None
     if database is not None and own.needs_publication:
         narrowed = own_publication(own.name, database.unpublished, lists)
@@ -217,90 +218,6 @@ def adopt(
         settings.drafted(settings.merged([finding.verdict.draft for finding in findings])),
         config.postgres.slot,
     )
-
-
-_OTHER_PLUGINS: Final = ("decoderbufs", "wal2json")
-"""What the names of plugins begin with whose slots cdcd cannot read."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnSlot:
-    """A slot of cdcd's own, where cdcd cannot read the connector's.
-
-    Attributes:
-        name: of slot and publication.
-        why: why cdcd cannot read the connector's slot; "": it can, and has no slot of its own.
-        needs_publication: True: the connector's plugin knows no publications.
-    """
-
-    name: str
-    why: str
-    needs_publication: bool
-
-    def judged(self, finding: Finding, *, is_known: bool) -> Finding:
-        """The finding, as the slot of cdcd's own changes it.
-
-        Args:
-            is_known: the database was asked.
-        """
-        verdict = finding.verdict
-        if self.why and finding.name == "slot.name":
-            why = (
-                f"postgres.slot: {self.name}. {self.why} After the takeover, drop the connector's slot when you do not "
-                "go back, because it keeps WAL."
-            )
-            verdict = Verdict(Kind.DIFFERENT, why, {"postgres.slot": self.name})
-        elif self.needs_publication and finding.name == "publication.name":
-            why = (
-                f"postgres.publication: {self.name}, with the tables that the connector captures now. Add later tables "
-                "to it."
-            )
-            verdict = Verdict(Kind.DIFFERENT, why, {"postgres.publication": self.name})
-        elif self.why and finding.name == ("plugin.name" if self.needs_publication else "slot.drop.on.stop"):
-            verdict = self._verdict(is_known=is_known)
-        return replace(finding, verdict=verdict)
-
-    def _verdict(self, *, is_known: bool) -> Verdict:
-        if not is_known:
-            return Verdict(
-                Kind.UNKNOWN,
-                f"{self.why} cdcd needs a slot of its own, which must be created while the connector runs. Run this "
-                "where the database can be reached, without --offline.",
-            )
-        return Verdict(
-            Kind.DIFFERENT,
-            f"{self.why} So --takeover creates slot {self.name} of pgoutput for cdcd while the connector runs, and "
-            "stops the connector when it has passed the new slot's position. Changes after this position come twice.",
-        )
-
-
-def _own_slot(findings: Sequence[Finding], name: str) -> OwnSlot:
-    values = {finding.name: finding.value.strip().lower() for finding in findings}
-    plugin = values.get("plugin.name", "")
-    if plugin.startswith(_OTHER_PLUGINS):
-        return OwnSlot(
-            name, f"Only the plugin {plugin} can read the connector's slot.", needs_publication=True
-        )
-    # A config provider may have the value. A slot of cdcd's own is right either way.
-    if values.get("slot.drop.on.stop", "") not in {"", "false"}:
-        return OwnSlot(name, "The connector drops its slot when it stops.", needs_publication=False)
-    return OwnSlot(name, "", needs_publication=False)
-
-
-def _with_name(findings: Sequence[Finding], prefix: str) -> list[Finding]:
-    """Add a finding that names the pipeline after the prefix of its topics, because the configuration has no name.
-
-    Kafka Connect's API and Strimzi's resources have the name of a connector beside its configuration.
-    """
-    name = name_for(prefix)
-    why = (
-        f"The configuration has no name, so the pipeline is called {name}, after topic.prefix. --name sets another "
-        "name."
-    )
-    return [
-        Finding("name", "", is_default=True, verdict=Verdict(Kind.DIFFERENT, why, {"name": name})),
-        *findings,
-    ]
 
 
 def keys_of(findings: Sequence[Finding]) -> dict[str, object]:

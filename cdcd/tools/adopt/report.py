@@ -11,8 +11,9 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.telemetry.terminal_text import number, plain, wrapped
 from cdcd.tools.adopt.adoption import Adoption
 from cdcd.tools.adopt.judging import Finding
-from cdcd.tools.adopt.takeover import POSITIONS, TakeoverOutcome, Twice
+from cdcd.tools.adopt.takeover import TakeoverOutcome
 from cdcd.tools.adopt.verdicts import Kind
+from cdcd.tools.adopt.written_events import POSITIONS, Twice
 
 _WHOLE: Final = (Kind.IMPOSSIBLE, Kind.UNKNOWN, Kind.DIFFERENT)
 """Kinds whose findings are shown one by one. The others are named, unless all are asked for."""

@@ -29,9 +29,10 @@ from cdcd.adapters.postgres.replication import Identity, ReplicationStream
 from cdcd.adapters.postgres.slot import read_slot, seen
 from cdcd.adapters.postgres.tables import published_tables
 from cdcd.config.loading import Config
-from cdcd.core.engine.checkpoint import Checkpoint, Source
+from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import Ignored
 from cdcd.core.engine.logged import DurableLog
+from cdcd.core.engine.resuming import Source
 from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.startup import Start
 from cdcd.core.engine.startup_requests import (

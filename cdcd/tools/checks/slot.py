@@ -8,7 +8,7 @@ from typing import Final
 
 from cdcd.adapters.postgres.inspection import ServerFacts, ServerWanted
 from cdcd.adapters.postgres.slot import FAILOVER_SINCE, check_slot
-from cdcd.core.engine.startup import gap_hint
+from cdcd.core.engine.startup_rules import gap_hint
 from cdcd.core.errors import CdcdError, PositionError
 from cdcd.core.protocol.versions import ALTER_TWO_PHASE_SINCE
 from cdcd.telemetry.findings import Finding, named, of_error

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from cdcd.core.catalog.oids import Oids
-from cdcd.core.engine.checkpoint import Checkpoint, Seal, refuse_other_server, refuse_sealed, tables_sum
+from cdcd.core.engine.checkpoint import Checkpoint, Seal, tables_sum
+from cdcd.core.engine.resuming import refuse_other_server, refuse_sealed
 from cdcd.core.errors import ConfigError, PositionError
 from cdcd.core.pasted import identifier
 from cdcd.core.protocol.lsn import Lsn

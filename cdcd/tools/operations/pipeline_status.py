@@ -22,9 +22,10 @@ from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.adapters.postgres.slot import SlotState
 from cdcd.config.loading import Config
 from cdcd.core.catalog.patterns import TableSelection
-from cdcd.core.engine.checkpoint import AsideTable, Checkpoint, refuse_sealed, resume
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.engine.checkpoint_record import Ignored
 from cdcd.core.engine.logged import LogOwner, judge
+from cdcd.core.engine.resuming import refuse_sealed, resume
 from cdcd.core.errors import CdcdError
 from cdcd.core.snapshot.progress import Progress
 from cdcd.telemetry.http_client import status_of, url_of

@@ -19,7 +19,8 @@ from typing import Final, Literal
 
 from cdcd.adapters.postgres.pipeline_state import PipelineState
 from cdcd.adapters.postgres.slot import PLUGIN
-from cdcd.core.engine.checkpoint import Checkpoint, refuse_other_server, refuse_sealed
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.resuming import refuse_other_server, refuse_sealed
 from cdcd.core.errors import CdcdError, FencedError, PositionError, SourceError
 from cdcd.telemetry.terminal_text import number, plain, size
 

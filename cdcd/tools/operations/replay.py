@@ -26,7 +26,7 @@ from cdcd.adapters.recording.segments import (
 )
 from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.config.loading import Config
-from cdcd.core.engine.queue import Batch
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.errors import ConfigError, LimitError, ProtocolError
 from cdcd.core.pasted import cdcd

@@ -11,7 +11,8 @@ from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
 from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
-from cdcd.core.engine.checkpoint import Checkpoint, refuse_other_server
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.resuming import refuse_other_server
 from cdcd.core.errors import SinkUnavailableError, TransientError
 from cdcd.daemon.settings import checkpoint_topic
 

@@ -14,7 +14,8 @@ from cdcd.adapters.postgres.shared_snapshot import SharedTable
 from cdcd.adapters.postgres.tables import published_tables
 from cdcd.config.loading import Config
 from cdcd.core.catalog.patterns import TablePattern, parse_pattern
-from cdcd.core.engine.checkpoint import Checkpoint, refuse_other_server
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.resuming import refuse_other_server
 from cdcd.core.errors import ConfigError, TransientError
 from cdcd.core.pasted import resume_table
 from cdcd.core.protocol.lsn import Lsn

@@ -28,15 +28,16 @@ from cdcd.core.engine.actions import (
     Turn,
     Wait,
 )
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.engine.fates import REQUEST, Fates
-from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import CdcdError, FatalError, TransientError
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.position import Position
-from cdcd.daemon.pipeline import CatalogCalls, OpenSession, Pipeline, TopicCalls
+from cdcd.daemon.pipeline import Pipeline
+from cdcd.daemon.session_calls import CatalogCalls, OpenSession, TopicCalls
 from cdcd.daemon.tables import NewTables
 from cdcd.telemetry.state import Aside, Telemetry
 from tests.unit.core.engine.tables import relation

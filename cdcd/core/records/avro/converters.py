@@ -16,15 +16,14 @@ from librt.strings import BytesWriter, read_f64_be, read_i16_be, read_i32_be, re
 from cdcd.core.catalog.hints import HINT
 from cdcd.core.catalog.wiretext import MINUS, NINE, ZERO, checked, to_bytes
 from cdcd.core.errors import ProtocolError
-from cdcd.core.records.avro.writing import FIRST, SECOND, UnfitError
+from cdcd.core.records.avro.arrays import ArrayValue, AvroConverter
+from cdcd.core.records.avro.writing import UnfitError
+from cdcd.core.records.debezium_json.arrays import Array, of_element
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.converter import STRING, Converter
-from cdcd.core.records.debezium_json.converters import Array, Boolean, Bytea, Float, Integer, of_element
+from cdcd.core.records.debezium_json.converters import Boolean, Bytea, Float, Integer
 from cdcd.core.records.debezium_json.literals import (
     ARRAY_BYTES_MAX,
-    ArraySink,
-    write_array,
-    write_binary_array,
 )
 from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, bytes_pieces_of_hex, gathered
 from cdcd.core.records.debezium_json.strings import BACKSLASH, QUOTE
@@ -137,99 +136,6 @@ class BinaryForm:
     def message_key(self, prefix: str) -> bytes:
         """Return the key of a logical message, without its head."""
         raise NotImplementedError
-
-
-class AvroConverter:
-    """Appends values of one column, without the union branch that says whether they are null.
-
-    A malformed value raises ValueError.
-    """
-
-    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-        """Append the value whose text form is `data[at:end]`."""
-        raise NotImplementedError
-
-    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-        """Append the value whose binary form is `data[at:end]`."""
-        raise NotImplementedError
-
-
-class ArrayValue:
-    """A large array, whose elements are converted one by one.
-
-    Attributes:
-        element: the converter of elements that are not NULL.
-        schema: the Connect schema of elements, which is optional.
-    """
-
-    def __init__(self, delimiter: int, element: AvroConverter, schema: Schema) -> None:
-        self.element = element
-        self.schema = schema
-        self._delimiter = delimiter
-        self._data = b""
-        self._at: i64 = 0
-        self._end: i64 = 0
-        self._is_binary = False
-
-    def set(self, data: bytes, at: "i64", end: "i64", is_binary: bool) -> None:
-        """Take `data[at:end]` as the array."""
-        self._data, self._at, self._end, self._is_binary = data, at, end, is_binary
-
-    def give(self, sink: ArraySink) -> None:
-        """Give the parts of the array to `sink`. ValueError if the array is malformed."""
-        if self._is_binary:
-            write_binary_array(self._data, self._at, self._end, sink)
-        else:
-            write_array(self._data, self._at, self._end, self._delimiter, sink)
-
-
-class OneDimension(ArraySink):
-    """Takes an array that has one dimension; UnfitError if there are more."""
-
-    def __init__(self) -> None:
-        self._is_open = False
-
-    def open(self) -> None:
-        if self._is_open:
-            raise UnfitError("arrays with one dimension")
-        self._is_open = True
-
-
-class ElementCount(OneDimension):
-    """Counts elements."""
-
-    def __init__(self) -> None:
-        OneDimension.__init__(self)
-        self.elements: i64 = 0
-
-    def null(self) -> None:
-        self.elements += 1
-
-    def value(self, data: bytes, at: "i64", end: "i64") -> None:
-        self.elements += 1
-
-    def binary_value(self, data: bytes, at: "i64", end: "i64") -> None:
-        self.elements += 1
-
-
-class AvroElements(OneDimension):
-    """Writes elements, each after the branch of its union."""
-
-    def __init__(self, element: AvroConverter, out: BytesWriter) -> None:
-        OneDimension.__init__(self)
-        self._element = element
-        self._out = out
-
-    def null(self) -> None:
-        self._out.append(FIRST)
-
-    def value(self, data: bytes, at: "i64", end: "i64") -> None:
-        self._out.append(SECOND)
-        self._element.write(data, at, end, self._out)
-
-    def binary_value(self, data: bytes, at: "i64", end: "i64") -> None:
-        self._out.append(SECOND)
-        self._element.write_binary(data, at, end, self._out)
 
 
 class AnyValue(AvroConverter):

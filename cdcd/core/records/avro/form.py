@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import BytesWriter
 
 from cdcd.core.errors import TransientError
-from cdcd.core.records.avro.converters import ArrayValue, AvroElements, BinaryForm, ElementCount
+from cdcd.core.records.avro.arrays import ArrayValue, AvroElements, ElementCount
+from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.schemas import adjusted_full_name, has_default, schema_text
 from cdcd.core.records.avro.writing import (
     FIRST,

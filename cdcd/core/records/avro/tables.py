@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from librt.strings import BytesWriter
 
 from cdcd.core.protocol.peek import NULL, TEXT
-from cdcd.core.records.avro.converters import AvroConverter, BinaryForm
+from cdcd.core.records.avro.arrays import AvroConverter
+from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.source_block import BinaryTableSource
 from cdcd.core.records.debezium_json.added_values import FlatForm
 from cdcd.core.records.debezium_json.connect_schema import (

@@ -4,15 +4,8 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.core.records.avro.converters import (
-    AnyValue,
-    ArrayValue,
-    AvroConverter,
-    BinaryForm,
-    Numbers,
-    OneDimension,
-    converter_of,
-)
+from cdcd.core.records.avro.arrays import ArrayValue, AvroConverter, OneDimension
+from cdcd.core.records.avro.converters import AnyValue, BinaryForm, Numbers, converter_of
 from cdcd.core.records.avro.form import head, subject_of
 from cdcd.core.records.avro.writing import BUFFER_BYTES_MAX, UnfitError
 from cdcd.core.records.debezium_json.connect_schema import Schema

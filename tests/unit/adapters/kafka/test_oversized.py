@@ -20,8 +20,8 @@ from cdcd.adapters.kafka.oversized import (
     SizeLimits,
 )
 from cdcd.adapters.kafka.producer import BATCH_SIZE, SinkSettings
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
-from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import LimitError
 from cdcd.core.records.encoder import Record
 from cdcd.core.retry import Delays

@@ -5,7 +5,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from cdcd.adapters.kafka.partitions import Marking, ToPartitions, counter
-from cdcd.core.engine.queue import Watermark
+from cdcd.core.engine.batch import Watermark
 from cdcd.core.records.encoder import HEADER_PARTITION
 
 CHOSEN = (HEADER_PARTITION, (10).to_bytes(4, "big"))

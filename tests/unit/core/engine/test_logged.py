@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdcd.core.engine.checkpoint import Checkpoint, Source, resume
+from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.logged import (
     DurableLog,
     LoggedSession,
@@ -12,6 +12,7 @@ from cdcd.core.engine.logged import (
     judge,
     start_spooling,
 )
+from cdcd.core.engine.resuming import Source, resume
 from cdcd.core.errors import PositionError
 from cdcd.core.transactions.position import Position
 

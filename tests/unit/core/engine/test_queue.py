@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.core.engine.queue import GIVEN_AWAY, TICKETS_MAX, Batch, BatchQueue, Watermark
+from cdcd.core.engine.batch import GIVEN_AWAY, Batch, Watermark
+from cdcd.core.engine.queue import TICKETS_MAX, BatchQueue
 from cdcd.core.engine.settings import BatchSettings
 from cdcd.core.records.debezium_json.drafting import DraftedRecords
 from cdcd.core.records.debezium_json.source_block import Envelope

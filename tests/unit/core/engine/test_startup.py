@@ -9,24 +9,13 @@ import pytest
 from cdcd.core.catalog.oids import Oids
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.routing import TopicNames
-from cdcd.core.engine.checkpoint import Checkpoint, RecordSettings, Seal, Source
+from cdcd.core.engine.checkpoint import Checkpoint, RecordSettings, Seal
 from cdcd.core.engine.logged import DurableLog, LoggedSession, LogOwner
 from cdcd.core.engine.record_settings import CHANGES, FORMS, ROOTS
+from cdcd.core.engine.resuming import Source
 from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.settings import SnapshotSettings
-from cdcd.core.engine.startup import (
-    ASKED_MESSAGES,
-    HEALED_OR_LEFT_HINT,
-    HEALED_ROWS_HINT,
-    LEFT_ROWS_HINT,
-    STEPS,
-    FormerSessions,
-    GapChoice,
-    Ready,
-    ReplicationSettings,
-    Start,
-    StartSettings,
-)
+from cdcd.core.engine.startup import STEPS, Start
 from cdcd.core.engine.startup_requests import (
     BindColumns,
     CheckCreation,
@@ -55,6 +44,17 @@ from cdcd.core.engine.startup_requests import (
     StreamEarly,
     TakeLock,
     WriteCheckpoint,
+)
+from cdcd.core.engine.startup_rules import (
+    ASKED_MESSAGES,
+    HEALED_OR_LEFT_HINT,
+    HEALED_ROWS_HINT,
+    LEFT_ROWS_HINT,
+    FormerSessions,
+    GapChoice,
+    Ready,
+    ReplicationSettings,
+    StartSettings,
 )
 from cdcd.core.errors import PositionError, SinkError, TransientError
 from cdcd.core.facts import Fact

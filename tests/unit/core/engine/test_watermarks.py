@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cdcd.core.engine.actions import EnsureTopics, Ship
-from cdcd.core.engine.queue import Watermark
+from cdcd.core.engine.batch import Watermark
 from cdcd.core.errors import TransientError
 from tests.unit.core.engine.test_engine import Daemon, described, row, transaction
 from tests.unit.core.transactions import wire

@@ -22,9 +22,10 @@ from cdcd.core.protocol.writer import write_message
 from cdcd.core.records.avro.converters import AnyValue, Items
 from cdcd.core.records.avro.form import AvroForm
 from cdcd.core.records.debezium_json import literals
+from cdcd.core.records.debezium_json.arrays import Array
 from cdcd.core.records.debezium_json.connect_schema import schema_of
 from cdcd.core.records.debezium_json.converter import base64_json
-from cdcd.core.records.debezium_json.converters import Array, converter_of
+from cdcd.core.records.debezium_json.converters import converter_of
 from cdcd.core.records.debezium_json.literals import (
     ARRAY_BYTES_MAX,
     ArraySink,

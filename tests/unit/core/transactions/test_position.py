@@ -13,12 +13,9 @@ from cdcd.core.engine.checkpoint import (
     Checkpoint,
     NewerFormatError,
     Seal,
-    Source,
-    only_slot_is_lost,
-    refuse_sealed,
-    resume,
     tables_sum,
 )
+from cdcd.core.engine.resuming import Source, only_slot_is_lost, refuse_sealed, resume
 from cdcd.core.errors import PositionError
 from cdcd.core.protocol.lsn import LSN_MAX
 from cdcd.core.transactions.position import COVERED, Position

@@ -18,8 +18,9 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt import report, settings
 from cdcd.tools.adopt.adoption import Adoption, Database, adopt, read, save
 from cdcd.tools.adopt.options import OPTIONS, PRODUCER
-from cdcd.tools.adopt.takeover import Gap, TakeoverOutcome, Twice
+from cdcd.tools.adopt.takeover import TakeoverOutcome
 from cdcd.tools.adopt.verdicts import Kind
+from cdcd.tools.adopt.written_events import Gap, Twice
 from tests.unit.tools.adopt.test_judging import EQUAL, MINIMAL
 
 SECRET = "hunter2 'of adopt'"

@@ -13,13 +13,12 @@ from cdcd.config.loading import parse_config
 from cdcd.core.errors import TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt.connect_api import Connector
-from cdcd.tools.adopt.takeover import (
+from cdcd.tools.adopt.takeover import TakeoverPlan, take_over
+from cdcd.tools.adopt.written_events import (
     Gap,
     Tails,
-    TakeoverPlan,
     WrittenEvent,
     gap,
-    take_over,
     twice,
     unfinished_snapshot,
     unfinished_tables,

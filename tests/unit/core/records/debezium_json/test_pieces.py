@@ -10,8 +10,9 @@ from cdcd.core.catalog import wiretext
 from cdcd.core.catalog.wiretext import checked
 from cdcd.core.records.avro.converters import RawBytes
 from cdcd.core.records.avro.form import AvroForm
+from cdcd.core.records.debezium_json.arrays import Array
 from cdcd.core.records.debezium_json.converter import Text
-from cdcd.core.records.debezium_json.converters import Array, Bytea
+from cdcd.core.records.debezium_json.converters import Bytea
 from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, checked_parts, part_of
 from cdcd.core.records.debezium_json.strings import escaped, has_escaped
 from cdcd.core.records.debezium_json.writing import write_string
