@@ -3,7 +3,8 @@
     python -m tests.bench.new_tables [--tables 2000] [--singly 200] [--form uncompiled] [--version 18]
 
 The pipeline alters its publication itself (`postgres.publication_changes: owner`), while a writer changes another
-table. First all tables are created and filled in one transaction; then some more, one after the other.
+table. First all tables are created and filled in one transaction; then some more, one after the other. Before, a broker
+of its own creates as many topics for a client that does nothing else, which is the least that new tables can take.
 """
 
 import argparse
@@ -19,7 +20,10 @@ from statistics import median
 from typing import Final
 
 import psycopg
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from cdcd.adapters.kafka.topics import CREATED_AT_ONCE
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
 from tests.bench.drain import PUBLICATION, daemon_config
@@ -113,10 +117,12 @@ def measure(
             ]
             for tables, create in [way for way in ways if way[0]]:
                 before, writes, began = cpu_s(daemon.pid), written[0], time.monotonic()
+                broker_before = cpu_s(broker.pid)
                 known = len(times_of(daemon, "table.read"))
                 created = create(dsn, tables)
                 await_read(daemon, known + tables)
                 lines += report(daemon, tables, created, cpu_s(daemon.pid) - before)
+                lines.append(f"  CPU of the broker {cpu_s(broker.pid) - broker_before:.1f} s")
                 spent = time.monotonic() - began
                 lines.append(
                     f"  the writer meanwhile: {(written[0] - writes) / spent:.0f} transactions a second"
@@ -125,6 +131,27 @@ def measure(
         sizes = [len(value) for value in checkpoint_values(broker, config["name"])]
         lines.append(f"largest checkpoint: {max(sizes) / 1e3:.1f} kB, the last one {sizes[-1] / 1e3:.1f} kB")
     return lines
+
+
+def bare(folder: Path, topics: int) -> str:
+    """Return what a broker alone takes for so many topics, until the leaders of all have their logs."""
+    with KafkaBroker(folder / "bare", heap_mb=1000, for_measuring=True) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.list_topics(timeout=10)
+        names = [f"bare.app.bulk_{number}" for number in range(topics)]
+        used, began = cpu_s(broker.pid), time.monotonic()
+        for first in range(0, topics, CREATED_AT_ONCE):
+            some = [NewTopic(name, 1, 1) for name in names[first : first + CREATED_AT_ONCE]]
+            for future in admin.create_topics(some).values():
+                future.result()
+        answered = time.monotonic() - began
+        last = {TopicPartition(names[-1], 0): OffsetSpec.latest()}
+        while any(future.exception() for future in admin.list_offsets(last).values()):
+            time.sleep(0.05)
+        return (
+            f"a broker alone, {topics} topics: answered after {answered:.1f} s, last log after "
+            f"{time.monotonic() - began:.1f} s, its CPU {cpu_s(broker.pid) - used:.1f} s"
+        )
 
 
 def report(daemon: Running, tables: int, created: float | dict[str, float], used: float) -> list[str]:
@@ -173,6 +200,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="cdcd-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
+        print(bare(folder, arguments.tables), flush=True)
         settings = {"max_locks_per_transaction": "512"}
         with (
             KafkaBroker(folder / "kafka", heap_mb=1000, for_measuring=True) as broker,

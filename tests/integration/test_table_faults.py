@@ -1,15 +1,19 @@
 """One fate for each table: a fault of one table sets that table aside, others go on, and it comes back equal."""
 
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import psycopg
 import pytest
 
 from cdcd.core.records.gaps import Aside
 from deploy.local import KafkaBroker
+from deploy.local.cache import REPOSITORY
 from tests.integration import created_topics
 from tests.integration.conftest import Database
 from tests.integration.daemon import until
@@ -286,40 +290,49 @@ def resume(one: Trial) -> None:
     one.execute("SELECT pg_logical_emit_message(true, 'cdcd.snapshot', %s)", asked)
 
 
-@ON_18
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command(
-    trial: Callable[..., Trial], database: Database, broker: KafkaBroker, kind: Kind, delivery: str
-):
-    # GIVEN a pipeline with two tables, of which one will have a fault
-    one = trial(database.dsn(), broker.bootstrap_servers)
+def configure(one: Trial, kind: Kind, delivery: str) -> None:
+    """A pipeline with two tables, of which one will have a fault."""
     one.configure(**filled(kind.sections, one.name))
     one.configure(
         kafka={"delivery": delivery}, snapshot={"mode": "initial"}, tables={"on_error": "set_aside"}
     )
     one.execute("CREATE TABLE other (id int PRIMARY KEY)")
     kind.before(one)
-    one.start()
+
+
+def restart(one: Trial) -> None:
+    one.daemon.kill()
+    one.daemon.start()
+    one.daemon.await_streaming()
+
+
+def break_and_mend(one: Trial, kind: Kind, *, kill: bool = False) -> float:
+    """Break one table of a running pipeline and mend it. Returns the seconds until another table's row was delivered.
+
+    Args:
+        kill: the daemon is killed in the fault, too, so that the seconds have its start.
+    """
     other(one, 1)
     one.execute("INSERT INTO t VALUES (1, 'before')")
     assert other(one, 2) < OTHERS_S
 
     # WHEN the fault comes
     kind.breaks(one)
+    if kill:
+        restart(one)
 
     # THEN the table is set aside, by name, with its fault and the command, and the other table goes on
-    assert other(one, 3) < kind.detected_s + OTHERS_S
-    told = one.daemon.await_event("table.aside")
+    delay_s = other(one, 3)
+    assert delay_s < kind.detected_s + OTHERS_S
+    # A daemon that is killed in the fault may have told it before.
+    told = one.daemon.await_event("table.aside", after=0)
     assert (told["table"], told["fault"], told["level"]) == ("public.t", kind.fault, "error")
     assert told["command"] == "cdcd tables resume public.t"
     assert one.daemon.is_running()
     assert noted(one) == {"public.t": (kind.fault, False)}
 
     # AND a kill changes nothing of that
-    one.daemon.kill()
-    one.daemon.start()
-    one.daemon.await_streaming()
+    restart(one)
     one.execute("INSERT INTO t VALUES (5, 'meanwhile')")
     one.execute("DELETE FROM t WHERE id = 1")
     other(one, 4)
@@ -327,10 +340,8 @@ def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command
     # WHEN the cause is gone, and somebody asks for the table
     kind.mends(one)
     if kind.mended:
-        one.daemon.kill()
         one.configure(**filled(kind.mended, one.name))
-        one.daemon.start()
-        one.daemon.await_streaming()
+        restart(one)
     resume(one)
 
     # THEN its rows are those of the source
@@ -341,7 +352,90 @@ def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command
     until(lambda: rows_of(one, own) == source(one) or None, "the last row", 60.0)
     other(one, 5)
     assert noted(one) == {"public.t": (kind.fault, True)}
+    return delay_s
+
+
+EACH_KIND = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+EACH_DELIVERY = pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+
+
+@ON_18
+@EACH_DELIVERY
+@EACH_KIND
+def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command(
+    trial: Callable[..., Trial], database: Database, broker: KafkaBroker, kind: Kind, delivery: str
+):
+    one = trial(database.dsn(), broker.bootstrap_servers)
+    configure(one, kind, delivery)
+    one.start()
+    break_and_mend(one, kind)
     assert one.daemon.stop() == 0
+
+
+WRITES_S = 200
+"""Transactions a second of the writer beside a fault."""
+
+RESULTS = REPOSITORY / "build" / "results" / "table_faults.md"
+"""Has the delay of another table by each kind of fault under load, in seconds."""
+
+
+@contextmanager
+def writing(one: Trial) -> Iterator[list[int]]:
+    """Write rows into the table `busy` all the time. Gives the numbers of the rows that are committed."""
+    done = threading.Event()
+    committed: list[int] = []
+
+    def write() -> None:
+        with psycopg.connect(one.dsn, autocommit=True) as connection:
+            while not done.wait(1 / WRITES_S):
+                connection.execute("INSERT INTO busy VALUES (%s)", (len(committed) + 1,))
+                committed.append(len(committed) + 1)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield committed
+    finally:
+        done.set()
+        thread.join()
+
+
+@ON_18
+@pytest.mark.chaos
+@pytest.mark.parametrize("kill", [False, True], ids=["killed after the fault", "killed in the fault"])
+@EACH_DELIVERY
+@EACH_KIND
+def test_a_fault_under_load_costs_other_tables_neither_rows_nor_much_time(
+    trial: Callable[..., Trial],
+    database: Database,
+    broker: KafkaBroker,
+    kind: Kind,
+    delivery: str,
+    kill: bool,
+):
+    # GIVEN the same with a table that is written to all the time
+    one = trial(database.dsn(), broker.bootstrap_servers)
+    one.execute("CREATE TABLE busy (id int PRIMARY KEY)")
+    configure(one, kind, delivery)
+    busy = f"{one.name}.public.busy"
+    create(one, busy)
+    one.start()
+
+    # WHEN a table fails, the daemon is killed, and the table comes back
+    with writing(one) as committed:
+        delay_s = break_and_mend(one, kind, kill=kill)
+
+    # THEN the table that is written to has each row, and with exactly_once each row once
+    found = [json.loads(key)["id"] for key, _, _ in one.records(busy, len(committed))]
+    assert one.daemon.stop() == 0
+    if delivery == "exactly_once":
+        assert found == committed
+    else:
+        assert sorted({json.loads(key)["id"] for key, _, _ in one.records(busy)}) == committed
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    with RESULTS.open("a") as results:
+        how = "with a kill and a start" if kill else ""
+        results.write(f"| {kind.name} | {delivery} | {delay_s:.2f} | {how} |\n")
 
 
 @ON_18

@@ -28,7 +28,7 @@ from cdcd.core.pasted import identifier, on_table, qualified
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.chunks import Chunk
 from cdcd.core.snapshot.reading import Changed, Refused, SourceTable
-from cdcd.core.snapshot.signals import PREFIX, STOP_TABLES, Signal
+from cdcd.core.snapshot.signals import PREFIX, RESUME_TABLES, STOP_TABLES, Signal
 from cdcd.core.snapshot.table_task import TableTask
 from cdcd.tools.operations.sides import connect_to
 
@@ -81,7 +81,7 @@ async def _ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, 
         signal = replace(signal, tables=tuple(map(table_named, signal.tables)))
         if signal.action == "start":
             signal = await _checked(config, dsn, sql, signal, stack, notice)
-        elif signal.action == STOP_TABLES:
+        elif signal.action in (STOP_TABLES, RESUME_TABLES):
             await _check_published(config, sql, signal.tables)
         signal = replace(signal, token=await _token(config, sql))
         try:
