@@ -145,7 +145,7 @@ def bare(folder: Path, topics: int) -> str:
             for future in admin.create_topics(some).values():
                 future.result()
         answered = time.monotonic() - began
-        last = {TopicPartition(names[-1], 0): OffsetSpec.latest()}
+        last = {TopicPartition(names[-1], 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]  # as in admin.py
         while any(future.exception() for future in admin.list_offsets(last).values()):
             time.sleep(0.05)
         return (
