@@ -21,6 +21,8 @@ VERBS: Final = frozenset(
         "frames_received",
         "described",
         "topics_ready",
+        "topics_refused",
+        "refused",
         "answered",
         "stream_begun",
         "heartbeat_query_ended",

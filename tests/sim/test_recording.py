@@ -15,6 +15,7 @@ from cdcd.tools.operations.replay import Range, redact
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.planted_focuses import HEARTBEATS, WATERMARKS
 from tests.sim.recorded import Recorded, Shipped
+from tests.sim.settings import TABLE_FAULTS_AND_KILLS
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -23,6 +24,11 @@ SEEDS_PER_TEST = 20
 
 WITHOUT_TABLES = {"exactly_once": True, "snapshot_mode": "never", "two_phase": "off", "p_keep_prepared": 0.0}
 """Only changes, and sessions that are often between transactions."""
+
+TABLE_FAULTS_OUTSIDE = [
+    {**TABLE_FAULTS_AND_KILLS[name], "row_faults": False} for name in ("plain", "cut", "metadata")
+]
+"""Faults of tables that Kafka reports. What a row of the simulation cannot have is in no recording."""
 
 
 def replayed(folder: Path, spool: Path, **options) -> tuple[Replay, list[list[Any]]]:
@@ -55,7 +61,8 @@ def must_be_what_was_delivered(shipped: list[Shipped], batches: list[list[Any]])
 @pytest.mark.skipif(is_compiled(), reason="the test looks into compiled classes")
 @pytest.mark.parametrize(
     ("first", "focus"),
-    [(first, None) for first in range(0, 60, SEEDS_PER_TEST)] + [(0, HEARTBEATS), (0, WATERMARKS)],
+    [(first, None) for first in range(0, 60, SEEDS_PER_TEST)]
+    + [(0, HEARTBEATS), (0, WATERMARKS), *((0, focus) for focus in TABLE_FAULTS_OUTSIDE)],
 )
 def test_an_exact_replay_writes_what_the_daemon_wrote(first, focus, tmp_path, monkeypatch):
     exact = segments = 0
