@@ -25,9 +25,7 @@ SEEDS_PER_TEST = 20
 WITHOUT_TABLES = {"exactly_once": True, "snapshot_mode": "never", "two_phase": "off", "p_keep_prepared": 0.0}
 """Only changes, and sessions that are often between transactions."""
 
-TABLE_FAULTS_OUTSIDE = [
-    {**TABLE_FAULTS_AND_KILLS[name], "row_faults": False} for name in ("cut", "metadata")
-]
+TABLE_FAULTS_OUTSIDE = [{**TABLE_FAULTS_AND_KILLS[name], "row_faults": False} for name in ("cut", "metadata")]
 """Faults of tables that Kafka reports. What a row of the simulation cannot have is in no recording."""
 
 
