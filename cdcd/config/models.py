@@ -330,6 +330,29 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _signals_are_heard(self) -> "Config":
+        signal_topic = self.snapshot.signal_topic
+        if signal_topic is None:
+            return self
+        if not self.hears_messages or self.snapshot.signals == "off":
+            raise ValueError(
+                "snapshot.signal_topic needs snapshot.signals other than off, and postgres.messages other than false"
+            )
+        topics = self.topics
+        own = (
+            topics.message,
+            topics.checkpoint,
+            topics.schemas,
+            self.kafka.dead_letter_topic,
+            *self.outbox.topics,
+        )
+        if equivalent(signal_topic) in {equivalent(topic) for topic in own if topic}:
+            raise ValueError(
+                f"snapshot.signal_topic: {signal_topic} is already another topic of the pipeline"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _updates_for_snapshots(self) -> "Config":
         snapshot = self.snapshot
         reads = snapshot.mode != "never" or self.reads_added or snapshot.signals != "off"

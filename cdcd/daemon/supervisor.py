@@ -69,6 +69,7 @@ from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.process import exhausted, raise_file_limit
+from cdcd.daemon.signal_watch import signals_of
 from cdcd.daemon.snapshot_driver import MakeComparer
 from cdcd.daemon.spooling import SpoolingSession, stopped_hint
 from cdcd.daemon.startup import Startup
@@ -122,7 +123,7 @@ def run(
 
     Args:
         reread_file: reads the configuration again, for SIGHUP; None: SIGHUP reads the secrets' files only.
-        ask: carries out what is asked for by HTTP; None: nothing can be asked for.
+        ask: carries out what is asked for by HTTP and in `snapshot.signal_topic`; None: nothing can be asked for.
         runbook: reads the runbook, which the HTTP server shows; None: the runbook is not shown.
         tools: checks and looks up records for the HTTP server; None: neither is shown.
         make_comparer: makes what compares topics with tables after a gap; None: no topic can be compared.
@@ -147,6 +148,7 @@ def run(
         reread_file=reread_file,
         make_comparer=make_comparer,
     )
+    signals = None if ask is None else signals_of(config, ask, observe, telemetry)
     threading.excepthook = supervisor.thread_failed
     try:
         raise_file_limit()
@@ -157,6 +159,8 @@ def run(
             observe(Started(name=config.name, http=address))
             if screen is not None and address and not supervisor.logs_json:
                 screen.write(f"The page of this pipeline: {page_url(config.http, address)}\n")
+            if signals is not None:
+                signals.start()
             return asyncio.run(supervisor.run())
     except Exception as error:
         worst = cause(error) if isinstance(error, ExceptionGroup) else error
@@ -177,6 +181,8 @@ def run(
         return CdcdError.exit_code
     finally:
         threading.excepthook = threading.__excepthook__
+        if signals is not None:
+            signals.stop()
         if otlp is not None:
             otlp.close()
         if screen is not None:

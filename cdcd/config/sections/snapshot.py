@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, SecretStr, field_serializer
 
 from cdcd.config.masking import MASK
-from cdcd.config.types import KIB, MIB, FilePath, Section, TableName, TablePatterns, Text
+from cdcd.config.types import KIB, MIB, FilePath, Section, TableName, TablePatterns, Text, TopicName
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.snapshot.reading import ROWS
 from cdcd.core.snapshot.signals import NAME_MAX
@@ -116,6 +116,12 @@ class SnapshotConfig(Section):
     )
     signal_token_file: FilePath | None = Field(
         None, description="File that holds signal_token, instead of signal_token."
+    )
+    signal_topic: TopicName | None = Field(
+        None,
+        description="Topic in which programs write requests in the form of Debezium's signals, with topics.prefix as "
+        "the key (docs/snapshots.md). null: none is read. Whoever may write into the topic can make requests, so the "
+        "rights in Kafka decide who may.",
     )
     rereads_per_hour_max: int = Field(
         1000,

@@ -166,10 +166,31 @@ class SnapshotPartitions(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class SignalsRead(Fact):
+    """From now on, cdcd carries out the requests that come into `snapshot.signal_topic`."""
+
+    event: ClassVar[str] = "signals.read"
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignalsUnread(Fact):
+    """The requests in `snapshot.signal_topic` wait, because Kafka refuses the topic, or Kafka or PostgreSQL does not
+    answer. cdcd tries again every 5 seconds, and the stream goes on. The event comes once a minute.
+    """
+
+    event: ClassVar[str] = "signals.unread"
+    level: ClassVar[Level] = "warning"
+    topic: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotSignalRefused(Fact):
-    """cdcd rejected a snapshot request (logical message `cdcd.snapshot`), because it is invalid, has no token that the
-    daemon knows, or is not allowed. If there are many, there is one event a second, and `left_out` says how many
-    requests were rejected without an event before it.
+    """cdcd rejected a snapshot request (logical message `cdcd.snapshot`, or a signal in `snapshot.signal_topic`),
+    because it is invalid, has no token that the daemon knows, or is not allowed. If there are many, there is one event
+    a second, and `left_out` says how many requests were rejected without an event before it.
     """
 
     event: ClassVar[str] = "snapshot.refused"
