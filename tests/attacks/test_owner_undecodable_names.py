@@ -126,7 +126,13 @@ def test_a_name_that_cannot_be_decoded_sets_its_table_aside_until_it_is_renamed(
                 assert done.returncode == 0, done.stderr
                 return any(each["event"] == "table.returned" for each in running.events) or None
 
-            until(has_returned, "the table does not come back")
+            if postgres.version < 14:
+                # PostgreSQL 13 sends no requests, so a start lets the tables come back.
+                assert running.stop() == 0
+                running.start()
+                running.await_streaming()
+            else:
+                until(has_returned, "the table does not come back")
             # THEN the table's rows come
             sql.execute(b"INSERT INTO " + odd.later.encode() + b" (id) VALUES (3)")
 

@@ -50,6 +50,27 @@ def login(password: str = PASSWORD) -> dict[str, str]:
     }
 
 
+def on_cluster(principal: str) -> list[AclBinding]:
+    """The rights to read ACLs and the brokers' settings."""
+    return [
+        AclBinding(
+            ResourceType.BROKER,
+            "kafka-cluster",
+            ResourcePatternType.LITERAL,
+            principal,
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for operation in (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+    ]
+
+
+def told_of_topics(findings: Sequence[dict[str, Any]]) -> set[str]:
+    """What `cdcd check` says about rights on topics that do not exist yet: codes of findings that are not ok."""
+    return {one["code"] for one in findings if one["level"] != "ok" and one["subject"] == "topics"}
+
+
 def allow(servers: str, bindings: Sequence[AclBinding]) -> None:
     """Create the bindings; returns when the broker goes by all of them."""
     admin = AdminClient({"bootstrap.servers": servers})

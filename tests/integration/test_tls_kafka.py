@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import (
+    AclOperation,
     AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
@@ -17,7 +18,7 @@ from deploy.local.process import free_port
 from tests.integration.conftest import Database
 from tests.integration.faults.certificates import Authority
 from tests.integration.faults.trial import Trial
-from tests.integration.kafka_rights import allow
+from tests.integration.kafka_rights import allow, on_cluster, told_of_topics
 from tests.integration.test_deploy_acl import documented_rights
 
 pytestmark = pytest.mark.postgres(only=18)
@@ -48,6 +49,8 @@ class Guarded:
             "listener.security.protocol.map": "CLIENT:SASL_SSL,MUTUAL:SSL,EXPIRED:SSL,OTHER:SSL,"
             "ADMIN:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "listener.name.mutual.ssl.client.auth": "required",
+            # DEFAULT leaves other certificates their subject.
+            "ssl.principal.mapping.rules": "RULE:^CN=(svc-[a-z]+)$/$1/U,DEFAULT",
             # The expired one is shown as it is, not refused at the start.
             "ssl.allow.dn.changes": "true",
         }
@@ -141,6 +144,25 @@ def test_it_delivers_over_tls_with_the_documented_rights_alone(guarded: Guarded,
     one.insert(2)
     one.expect(2)
     one.stop()
+
+
+@pytest.mark.parametrize(
+    ("shown", "principal"), [("teller", "User:CN=teller"), ("svc-teller", "User:SVC-TELLER")]
+)
+def test_check_knows_the_rights_of_a_certificates_principal(
+    guarded: Guarded, one: Trial, shown: str, principal: str
+):
+    use(one, guarded, "MUTUAL", guarded.mutual(guarded.authority.issue(shown)))
+    # GIVEN every documented right but the one to write to topics
+    rights = [*documented_rights(one.name), *on_cluster(principal)]
+    for right in rights:
+        right.principal = principal
+    write = [each for each in rights if each.operation == AclOperation.WRITE]
+    allow(guarded.admin, [each for each in rights if each not in write])
+    # WHEN it is missing, THEN it is an error, and not unknown
+    assert "topic.rights" in told_of_topics(one.check().findings)
+    allow(guarded.admin, write)
+    assert told_of_topics(one.check().findings) == set()
 
 
 def test_each_failure_is_told_at_once_with_what_to_do(guarded: Guarded, one: Trial):

@@ -11,11 +11,14 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from confluent_kafka.admin import AclOperation
 
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import BUSY_S, until
 from tests.integration.faults.trial import Trial
+from tests.integration.kafka_rights import allow, on_cluster, told_of_topics
+from tests.integration.test_deploy_acl import documented_rights
 
 pytestmark = pytest.mark.postgres(only=18)
 
@@ -40,7 +43,8 @@ if failure.exists():
 def part(value):
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 now = time.time()
-token = part({"alg": "none"}) + "." + part({"sub": "cdcd", "iat": now, "exp": now + lifetime}) + "."
+claims = {"sub": (folder / "subject").read_text(), "iat": now, "exp": now + lifetime}
+token = part({"alg": "none"}) + "." + part(claims) + "."
 print(json.dumps({"access_token": token, "expires_in": lifetime}))
 """
 
@@ -56,6 +60,8 @@ def guarded(scratch: Path) -> Iterator[KafkaBroker]:
             f"{listener}.oauthbearer.sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer."
             'OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";',
             f"{listener}.oauthbearer.connections.max.reauth.ms": "3600000",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS;User:cdcd",
         },
     )
     broker.start()
@@ -71,6 +77,11 @@ class Issuer:
         folder.mkdir()
         self.arguments = [sys.executable, "-c", PROGRAM, str(folder)]
         self.lifetime(LIFETIME_S)
+        self.subject("cdcd")
+
+    def subject(self, name: str) -> None:
+        """Issue tokens to this name from now on."""
+        (self.folder / "subject").write_text(name)
 
     def lifetime(self, seconds: int) -> None:
         """Let each token live for so many seconds from now on."""
@@ -181,3 +192,19 @@ def test_a_token_that_the_broker_refuses_ends_the_start(one: Trial):
     assert said.code == 4
     assert "invalid_token" in said.message
     assert "kafka.oauth" in said.hint
+
+
+def test_check_knows_the_rights_of_a_tokens_principal(one: Trial, issuer: Issuer, guarded: KafkaBroker):
+    principal = "User:teller"
+    issuer.lifetime(LONG_LIFETIME_S)
+    issuer.subject("teller")
+    # GIVEN every documented right but the one to write to topics
+    rights = [*documented_rights(one.name), *on_cluster(principal)]
+    for right in rights:
+        right.principal = principal
+    write = [each for each in rights if each.operation == AclOperation.WRITE]
+    allow(guarded.admin_bootstrap_servers, [each for each in rights if each not in write])
+    # WHEN it is missing, THEN it is an error, and not unknown
+    assert "topic.rights" in told_of_topics(one.check().findings)
+    allow(guarded.admin_bootstrap_servers, write)
+    assert told_of_topics(one.check().findings) == set()

@@ -6,7 +6,7 @@ without a DENY one ALLOW is enough. Hosts of ACLs are addresses as the broker se
 ACL for a certain host makes the answer unknown.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,17 +15,6 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 EVERYONE: Final = "User:*"
 ANY: Final = "*"
 """Name of a resource, or host, in an ACL for all of them."""
-
-
-def principal_of(client: Mapping[str, object]) -> str:
-    """Return the principal that the broker knows this client as; "" if only the broker can tell.
-
-    By password, it is the user's name. The names of certificates and tokens are mapped by the broker.
-    """
-    mechanism = str(client.get("sasl.mechanism", client.get("sasl.mechanisms", ""))).upper()
-    user = client.get("sasl.username")
-    is_password = mechanism == "PLAIN" or mechanism.startswith("SCRAM-")
-    return f"User:{user}" if user and is_password else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,9 +174,10 @@ def require_decoded(
             raise UndecodableNameError(
                 f"{what} of {relation.schema}.{relation.name} cannot be decoded to UTF-8: {text}. The digits behind "
                 f"{visible(MARK)} are undecodable bytes.",
-                hint="Change it, and run `cdcd tables resume` with the name of the table; or leave the table out of "
-                "the publication. The server can write the name, so nobody needs to type it. As the owner, run in "
-                f"psql: SELECT {mend.format(oid=oid, number=number)} \\gexec",
+                hint="Change it, and run `cdcd tables resume` with the name of the table (on PostgreSQL 13, start cdcd "
+                "again); or leave the table out of the publication. The server can write the name, so nobody needs to "
+                "type it. As the owner, run in psql: "
+                f"SELECT {mend.format(oid=oid, number=number)} \\gexec",
             )
 
 

@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 
 from cdcd.adapters.kafka.admin import Admin, ClusterInfo, TopicInfo
 from cdcd.adapters.kafka.errors import rights_hint
+from cdcd.adapters.kafka.principal import UNKNOWN, ClientIdentity
 from cdcd.adapters.kafka.rights import TopicAcls
 from cdcd.adapters.kafka.topics import (
     TopicSpec,
@@ -42,6 +43,9 @@ BUILDERS: Final = frozenset(
 )
 """Values of the setting for which the principal of a user is `User:NAME`."""
 
+HOSTS: Final = "the ACLs hold for certain hosts, or the broker's settings cannot be read"
+"""Why ACLs that were read do not tell a right."""
+
 TIMEOUT_MAX_MS: Final = 900_000
 """Kafka's default of transaction.max.timeout.ms."""
 
@@ -77,7 +81,7 @@ class BrokerWanted:
         tables: table of each of these topics.
         transaction_timeout_s: timeout in seconds; None: the brokers' maximum.
         schemas: topic of descriptions; "": none.
-        principal: name of this client in ACLs; "": unknown.
+        identity: what this client shows to the broker.
         reads_schemas: True if each start reads the topic of descriptions, which has the ids of a registry's schemas.
     """
 
@@ -89,7 +93,7 @@ class BrokerWanted:
     transaction_timeout_s: float | None = None
     message_max_bytes: int = MESSAGE_MAX_BYTES
     schemas: str = ""
-    principal: str = ""
+    identity: ClientIdentity = UNKNOWN
     reads_schemas: bool = False
 
 
@@ -103,7 +107,7 @@ class BrokerFacts:
         configs: settings of the existing topics, if this principal may read them.
         refused: errors with which the broker would refuse to create missing topics.
         names: all topics that this principal may see.
-        acls: ACLs about topics; None: unknown.
+        acls: ACLs about topics, or the reason why they are unknown; "": nobody asks for them.
     """
 
     cluster: ClusterInfo
@@ -113,7 +117,7 @@ class BrokerFacts:
     refused: Mapping[str, CdcdError]
     checkpoint_problem: str
     names: frozenset[str]
-    acls: TopicAcls | None = None
+    acls: TopicAcls | str = ""
 
     @property
     def timeout_max_ms(self) -> int | None:
@@ -150,26 +154,30 @@ def read_facts(admin: Admin, wanted: BrokerWanted) -> BrokerFacts:
         refused,
         checkpoint_problem(admin, wanted.checkpoint) if wanted.checkpoint in existing else "",
         frozenset(admin.names()),
-        _acls(admin, wanted.principal, broker) if missing and not cluster.may_alter else None,
+        _acls(admin, wanted.identity, broker) if missing and not cluster.may_alter else "",
     )
 
 
-def _acls(admin: Admin, principal: str, broker: Mapping[str, str] | CdcdError) -> TopicAcls | None:
-    """Return the ACLs about topics; None if they cannot be read, or do not decide for this principal."""
+def _acls(admin: Admin, identity: ClientIdentity, broker: Mapping[str, str] | CdcdError) -> TopicAcls | str:
+    """Return the ACLs about topics, or the reason why they do not tell the rights of this client."""
     open_without = None
+    principal = identity.principal(None if isinstance(broker, CdcdError) else broker)
     if not isinstance(broker, CdcdError):
         open_without = broker.get(OPEN_WITHOUT, "false") == "true"
         if (
             broker.get(AUTHORIZER, "").rpartition(".")[2] not in AUTHORIZERS
             or broker.get(BUILDER, "") not in BUILDERS
         ):
-            return None
+            return "the broker does not decide by ACLs alone"
     if not principal:
-        return None
+        return (
+            "only the broker knows the principal of this client's certificate or token, unless this client may read "
+            "the broker's settings (DescribeConfigs on the cluster) and they have Kafka's own mapping"
+        )
     try:
         return TopicAcls(principal, tuple(admin.topic_acls()), open_without)
     except SinkError:
-        return None
+        return "this principal may not read the ACLs"
 
 
 def _or_error(ask: Callable[[A], T], about: A) -> T | CdcdError:
@@ -271,18 +279,22 @@ def check_missing(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]
 
 
 def _rights_on_missing(
-    acls: TopicAcls | None, missing: Sequence[str], own: Collection[str]
+    acls: TopicAcls | str, missing: Sequence[str], own: Collection[str]
 ) -> Iterator[Finding]:
     """Check the rights on topics that do not exist yet, by the ACLs.
 
     `own`: topics that cdcd also reads.
     """
-    write = {name: None if acls is None else acls.may_write(name) for name in missing}
+    write = {name: None if isinstance(acls, str) else acls.may_write(name) for name in missing}
     refused = [name for name, may in write.items() if may is False]
     if refused:
         found = f"this principal may not write to topics that do not exist yet: {named(refused)}"
         yield Finding("error", "topic.rights", "topics", found, rights_hint())
-    read = [] if acls is None else [name for name in missing if name in own and acls.may_read(name) is False]
+    read = (
+        []
+        if isinstance(acls, str)
+        else [name for name in missing if name in own and acls.may_read(name) is False]
+    )
     if read:
         found = f"this principal may not read topics that do not exist yet: {named(read)}"
         yield Finding("error", "topic.rights", "topics", found, rights_hint())
@@ -293,7 +305,7 @@ def _rights_on_missing(
             "topic.write",
             "topics",
             "not checked: the right to write to topics that do not exist yet. Kafka reports rights only for topics "
-            f"that exist, and this principal may not read the ACLs: {named(unknown)}",
+            f"that exist, and {acls if isinstance(acls, str) else HOSTS}: {named(unknown)}",
             rights_hint(),
         )
 

@@ -13,13 +13,13 @@ from typing import Final, Generic, TypeVar
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.errors import filled
+from cdcd.adapters.kafka.principal import identity_of
 from cdcd.adapters.kafka.producer import (
     TIMEOUT_REFUSED_MS,
     construct,
     producer_properties,
     try_transactional_id,
 )
-from cdcd.adapters.kafka.rights import principal_of
 from cdcd.adapters.kafka.shared_id import SUFFIX, shared_hint
 from cdcd.adapters.postgres.inspection import ServerFacts
 from cdcd.adapters.postgres.publication import OPERATIONS
@@ -167,7 +167,7 @@ def kafka_wanted(config: Config) -> kafka.BrokerWanted:
         # A value that is not a number is refused by librdkafka with its own message.
         message_max_bytes=int(largest) if largest.isdecimal() else kafka.MESSAGE_MAX_BYTES,
         schemas=config.topics.schemas,
-        principal=principal_of(connection),
+        identity=identity_of(connection),
         reads_schemas=bool(config.topics.schemas) and config.registry.url is not None,
     )
 

@@ -9,7 +9,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from cdcd.adapters.kafka.rights import TopicAcls, principal_of
+from cdcd.adapters.kafka.rights import TopicAcls
 
 CDCD, WRITE = "User:cdcd", AclOperation.WRITE
 ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
@@ -57,18 +57,3 @@ def test_an_acl_decides_as_the_brokers_authorizer(bindings: list[AclBinding], ma
 @pytest.mark.parametrize("open_without", [True, False, None])
 def test_without_an_acl_of_the_topic_the_brokers_setting_decides(open_without: bool | None):
     assert TopicAcls(CDCD, (acl("other"),), open_without).may_read("shop.t") is open_without
-
-
-@pytest.mark.parametrize(
-    ("client", "principal"),
-    [
-        ({"sasl.mechanism": "PLAIN", "sasl.username": "cdcd"}, CDCD),
-        ({"sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": "cdcd"}, CDCD),
-        ({"sasl.mechanism": "OAUTHBEARER", "sasl.username": "cdcd"}, ""),
-        ({"sasl.mechanism": "PLAIN"}, ""),
-        ({"security.protocol": "SSL"}, ""),
-        ({}, ""),
-    ],
-)
-def test_the_principal_is_known_only_with_a_password(client: dict[str, str], principal: str):
-    assert principal_of(client) == principal
