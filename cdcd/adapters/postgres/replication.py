@@ -14,14 +14,9 @@ is not returned, because it belongs to a stream without some changes.
 """
 
 import asyncio
-import fcntl
-import os
 import re
-import termios
 import time
-from array import array
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -29,6 +24,7 @@ import psycopg
 from psycopg import pq
 
 from cdcd.adapters.postgres.answers import Answer, answer_of, answer_of_result, refused, translated
+from cdcd.adapters.postgres.coming import ComingMessage
 from cdcd.adapters.postgres.connection import Dsn, open_session
 from cdcd.adapters.postgres.conversion import Conversion, server_encoding
 from cdcd.adapters.postgres.refusals import SlotActiveError
@@ -55,17 +51,8 @@ _WORTH_FRAMES: Final = 16
 
 _FINISH_BYTES: Final = 1 << 20
 
-COUNTED_READS: Final = 16
-"""Number of reads without a complete message after which the bytes of further reads are counted, by one system call
-each."""
-
-COMING_BYTES: Final = 16 << 20
-"""Bytes of an incomplete message from which `on_coming` is called."""
-
 STREAMED_FROM: Final = "8MB"
 """`logical_decoding_work_mem` of a streaming session, if the server has PostgreSQL's default of 64 MB."""
-
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 WARNING_S: Final = 60.0
 """Seconds within which the same warning of the server is reported only once. A walsender that waits for a standby
@@ -96,55 +83,6 @@ class Identity:
     flushed: int
     """Flush position of the server, as an LSN."""
     database: str
-
-
-_KNOWN_S: Final = 0.05
-"""Seconds for which a size of the address space counts as the size at the start of the next pass over the socket.
-
-In this time, cdcd itself maps much less than a message that is reported (`COMING_BYTES`). Small transactions need
-many passes a second, and each read of the size costs as much as a third of a row.
-"""
-
-
-class MappedMemory:
-    """The size of this process's address space (proc(5), statm).
-
-    When libpq knows the length of a message, it enlarges its buffer, by doubling, until the message fits. Then it reads
-    all that the server has sent, in one call. So the address space grows for a large message before the message needs
-    memory.
-    """
-
-    def __init__(self) -> None:
-        self._descriptor = -1
-        with suppress(OSError):
-            self._descriptor = os.open("/proc/self/statm", os.O_RDONLY)
-        self._known_bytes = 0
-        self._known_until = 0.0
-
-    def begin(self, now: float) -> None:
-        """Start to measure growth at `now` (`time.monotonic`), or keep a measurement younger than `_KNOWN_S`."""
-        if now >= self._known_until:
-            self.growth_bytes()
-
-    def growth_bytes(self) -> int:
-        """Return the number of bytes by which the address space has grown since the last call."""
-        mapped = self.mapped_bytes()
-        growth = mapped - self._known_bytes
-        self._known_bytes = mapped
-        self._known_until = time.monotonic() + _KNOWN_S
-        return growth
-
-    def mapped_bytes(self) -> int:
-        """Return the size in bytes; 0 where the system does not provide it. A call takes 2 to 4 µs."""
-        if self._descriptor < 0:
-            return 0
-        return int(os.pread(self._descriptor, 24, 0).split(b" ", 1)[0]) * _PAGE_BYTES
-
-    def close(self) -> None:
-        """Idempotent."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
 
 class ReplicationStream:
@@ -179,11 +117,7 @@ class ReplicationStream:
         """Returns the replacement for a large frame; None: every frame is kept as received."""
         self.on_coming: Callable[[int], None] = lambda _: None
         """Called with the received bytes of a large, incomplete message, each time that they have doubled."""
-        self._reads = 0
-        self._coming = 0
-        self._coming_told = COMING_BYTES
-        self._memory = MappedMemory()
-        self._read = False
+        self._coming = ComingMessage(self._tell_coming)
         self._conversion: Conversion | None = None
         self._taken: list[bytes] = []
         session.on_notice(self._on_notice)
@@ -384,14 +318,13 @@ class ReplicationStream:
         room = bytes_max
         empty_reads = 0
         lost: psycopg.Error | None = None
-        self._memory.begin(began)
+        self._coming.begin(began)
         try:
             while True:
                 before = room
                 size, room = take_frames(get_copy_data, frames, room, self.shorten)
-                if size == 0 and self._read:
-                    # libpq enlarges its buffer only for an incomplete message, and only after a read of the socket.
-                    self._look_for_large()
+                if size == 0:
+                    self._coming.look()
                 if self._failure:
                     # A notice just before the next frame ended the stream.
                     del frames[self._sound :]
@@ -405,16 +338,14 @@ class ReplicationStream:
                     self._fail(refused("receiving from the server", answer_of(lost), self._names))
                     break
                 if room == before:
-                    self._count_coming()
+                    self._coming.count(self._pgconn.socket)
                     empty_reads += 1
                     if empty_reads > self._empty_reads_max:
                         break
                 else:
                     empty_reads = 0
-                    if self._reads:
-                        self._reads = self._coming = 0
-                        self._coming_told = COMING_BYTES
-                self._read = True
+                    self._coming.arrived()
+                self._coming.reading()
                 try:
                     self._pgconn.consume_input()
                 except psycopg.Error as error:
@@ -431,28 +362,7 @@ class ReplicationStream:
             self._received_at = now
         return frames
 
-    def _look_for_large(self) -> None:
-        """Report a large message if libpq has mapped memory for it since the last read of the socket."""
-        self._read = False
-        growth = self._memory.growth_bytes()
-        if growth > 2 * COMING_BYTES:
-            self._tell_coming(growth // 2)
-
-    def _count_coming(self) -> None:
-        """Count a read that brought no complete message, and from `COUNTED_READS` on the bytes of the next read.
-
-        Under TLS, the message itself gets slightly fewer bytes.
-        """
-        self._reads += 1
-        if self._reads > COUNTED_READS:
-            waiting = array("i", [0])
-            fcntl.ioctl(self._pgconn.socket, termios.FIONREAD, waiting)
-            self._coming += waiting[0]
-            if self._coming > self._coming_told:
-                self._tell_coming(self._coming)
-
     def _tell_coming(self, size: int) -> None:
-        self._coming_told = 2 * size
         self.on_coming(size)
 
     def _ending(self) -> CdcdError:
@@ -569,7 +479,7 @@ class ReplicationStream:
         """Close the connection at once. Idempotent; frames that `receive` has not returned are lost."""
         self._fail(self._failure or TransientError("the replication connection is closed"))
         self._session.close()
-        self._memory.close()
+        self._coming.close()
 
 
 def skips_publication(answer: Answer) -> bool:

@@ -12,7 +12,8 @@ import pytest
 
 from cdcd.adapters.postgres import replication
 from cdcd.adapters.postgres.answers import Answer
-from cdcd.adapters.postgres.replication import MappedMemory, ReplicationStream, skips_publication
+from cdcd.adapters.postgres.coming import MappedMemory
+from cdcd.adapters.postgres.replication import ReplicationStream, skips_publication
 
 IN_GERMAN = "Laden der Publikation »p« wurde übersprungen"
 
@@ -95,7 +96,7 @@ def passing(connection: Connection) -> Iterator[Any]:
     try:
         yield stream
     finally:
-        stream._memory.close()
+        stream._coming.memory.close()
         for mapped in connection.mapped:
             mapped.close()
         connection.ours.close()
@@ -112,7 +113,7 @@ def test_memory_is_looked_at_once_after_each_read(monkeypatch):
         return 0
 
     with passing(connection) as stream:
-        stream._memory.growth_bytes = grown
+        stream._coming.memory.growth_bytes = grown
         assert stream._take(1 << 20) == [b"w1", b"w2"]
         assert connection.reads == 4, "two reads without a frame end the pass"
     assert looks == [0, 1, 2, 3, 4], "the first look is the start of a measurement"
