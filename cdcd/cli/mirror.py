@@ -307,7 +307,7 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
     from cdcd.mirror.log.job import ends_in_kafka  # noqa: PLC0415  loads pyspark
     from cdcd.mirror.watching.log_status import look_at_log  # noqa: PLC0415
     from cdcd.mirror.watching.status import look  # noqa: PLC0415
-    from cdcd.telemetry.mirror_status import lines  # noqa: PLC0415
+    from cdcd.telemetry.mirror_lines import lines  # noqa: PLC0415
 
     place = config.target
     spark = session_for(config, f"cdcd mirror status {config.name}", kafka=kafka)
@@ -362,7 +362,7 @@ def quarantine(context: click.Context, file: Path | None, *, form: str, limit: i
     check_pyspark()
 
     from cdcd.mirror.watching.log_status import read_quarantine  # noqa: PLC0415  loads pyspark
-    from cdcd.telemetry.mirror_status import quarantine_lines  # noqa: PLC0415
+    from cdcd.telemetry.mirror_lines import quarantine_lines  # noqa: PLC0415
 
     spark = session_for(config, f"cdcd mirror quarantine {config.name}", kafka=False)
     try:

@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from cdcd.core.errors import EXIT_CODES
+from cdcd.telemetry.mirror_lines import lines, quarantine_lines
 from cdcd.telemetry.mirror_status import (
     FOUND,
     LogStatus,
@@ -15,8 +16,6 @@ from cdcd.telemetry.mirror_status import (
     TableStatus,
     TargetStatus,
     Unreadable,
-    lines,
-    quarantine_lines,
 )
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
