@@ -35,24 +35,23 @@ from typing import Final
 from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.table_rules import TableRules, both_match
-from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer
 from cdcd.core.facts.rules import FilterFailed
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation, Value
 from cdcd.core.records.encoder import Encoder, EncoderSettings
-from cdcd.core.records.shaping.column_values import ColumnValues
 from cdcd.core.records.shaping.compiling import ExpressionError, compile_expression
 from cdcd.core.records.shaping.evaluation import BOOL, Condition, Values
 from cdcd.core.records.shaping.expressions import columns_of
 from cdcd.core.records.shaping.row_values import (
     ORDINARY,
     RowValues,
+    RuleWords,
     UnansweredRows,
     delete_of,
     insert_of,
     old_and_new,
-    unknown_columns,
+    refuse_unfit,
     used_columns,
 )
 from cdcd.core.records.shaping.settings import KEEP, REQUIRED, TableFilter
@@ -60,6 +59,15 @@ from cdcd.core.records.shaping.shape import FILTER_FAILED, FILTERED, Counts, Lin
 from cdcd.core.transactions.drafts import SpoolItem
 
 KEY: Final = "filters.tables"
+
+WORDS: Final = RuleWords(
+    key=KEY,
+    once="The table {} can have one filter",
+    unfit="The filter {} does not fit",
+    asks="The filter {} asks for",
+    part="keep",
+    assumed="consumers get deletes of rows that they never had (docs/filters.md).",
+)
 
 
 def table_filters(filters: Sequence[TableFilter]) -> TableRules[TableFilter]:
@@ -95,7 +103,8 @@ class RowFilter(RowValues):
         if problem:
             return
         try:
-            places = self._use(_columns(relation, chosen, types, protections, table))
+            names, shown = columns_of(chosen.keep), "which rows a topic has"
+            places = self._use(used_columns(relation, names, types, protections, table=table, shown=shown))
             self._condition = Condition(compile_expression(chosen.keep, places, BOOL))
         except ExpressionError as error:
             self.problem = str(error)
@@ -131,17 +140,6 @@ class RowFilter(RowValues):
         return found
 
 
-def _columns(
-    relation: Relation,
-    chosen: TableFilter,
-    types: Mapping[int, TypeDescription],
-    protections: Protections,
-    table: TableDescription,
-) -> list[ColumnValues]:
-    shown = "which rows a topic has"
-    return used_columns(relation, columns_of(chosen.keep), types, protections, table=table, shown=shown)
-
-
 def check_filter(
     relation: Relation,
     filters: Sequence[TableFilter],
@@ -155,30 +153,11 @@ def check_filter(
     Args:
         filters: the filters of the table, at least one.
     """
-    name = f"{relation.schema}.{relation.name}"
     chosen = filters[0]
-    twice = contradiction(filters)
-    if twice:
-        raise ConfigError(
-            f"The table {name} can have one filter, and {twice}.",
-            hint=f"Narrow one of the patterns of {KEY}.",
-        )
     found = RowFilter(relation, chosen, types, protections, table=table)
-    if found.problem:
-        raise ConfigError(
-            f"The filter {KEY}.{chosen.table} does not fit the table {name}: {found.problem}.",
-            hint=f"Correct {KEY}.{chosen.table}.keep, or narrow the pattern. docs/filters.md lists what an expression "
-            "can have, and the types of columns.",
-        )
-    if chosen.old_row != REQUIRED:
-        return
-    unknown = unknown_columns(relation, table, _columns(relation, chosen, types, protections, table))
-    if unknown is not None:
-        raise ConfigError(
-            f"The filter {KEY}.{chosen.table} asks for {unknown.columns} of {name}{unknown.reason}",
-            hint=f"{unknown.remedy} Or set {KEY}.{chosen.table}.old_row: assumed, and consumers get deletes of "
-            "rows that they never had (docs/filters.md).",
-        )
+    needs_old = chosen.old_row == REQUIRED
+    twice = contradiction(filters)
+    refuse_unfit(WORDS, found, relation, table, chosen.table, twice=twice, needs_old=needs_old)
 
 
 def filtered(

@@ -35,7 +35,6 @@ from typing import Final
 from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.table_rules import TableRules, both_match
-from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer
 from cdcd.core.facts.rules import RouteFailed
 from cdcd.core.protocol import peek
@@ -44,7 +43,7 @@ from cdcd.core.protocol.messages import Relation, Truncate, Value
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.protocol.writer import write_message
 from cdcd.core.records.encoder import Encoder, EncoderSettings
-from cdcd.core.records.shaping.column_values import UNSENT, ColumnValues
+from cdcd.core.records.shaping.column_values import UNSENT
 from cdcd.core.records.shaping.compiling import ExpressionError, compile_expression
 from cdcd.core.records.shaping.evaluation import BOOL, Condition, Missing, Node, Values
 from cdcd.core.records.shaping.expressions import columns_of
@@ -52,11 +51,12 @@ from cdcd.core.records.shaping.row_values import (
     NOT_SENT,
     ORDINARY,
     RowValues,
+    RuleWords,
     UnansweredRows,
     delete_of,
     insert_of,
     old_and_new,
-    unknown_columns,
+    refuse_unfit,
     used_columns,
 )
 from cdcd.core.records.shaping.settings import OWN_TOPIC, REQUIRED, TableRoutes
@@ -64,6 +64,15 @@ from cdcd.core.records.shaping.shape import ROUTE_FAILED, Counts, Lines, Part, S
 from cdcd.core.transactions.drafts import SpoolItem
 
 KEY: Final = "routes.tables"
+
+WORDS: Final = RuleWords(
+    key=KEY,
+    once="The rows of the table {} can be routed by one list of rules",
+    unfit="The rules of {} do not fit",
+    asks="The rules of {} ask for",
+    part="rules",
+    assumed="a row whose old values are not known gets a delete in each topic where it may be (docs/routes.md).",
+)
 
 
 def table_routes(routes: Sequence[TableRoutes]) -> TableRules[TableRoutes]:
@@ -131,7 +140,9 @@ class RowRoutes(RowValues):
             return
         number = 0
         try:
-            columns = self._use(_columns(relation, chosen, types, protections, table))
+            names = dict.fromkeys([name for rule in chosen.rules for name in columns_of(rule.when)])
+            shown = "which topic a row goes to"
+            columns = self._use(used_columns(relation, names, types, protections, table=table, shown=shown))
             for rule, topic in zip(chosen.rules, topics[1:], strict=True):
                 number += 1
                 places = [columns[name][0] for name in columns_of(rule.when)]
@@ -188,18 +199,6 @@ class RowRoutes(RowValues):
         return self._own if values is None else self.goes(values)
 
 
-def _columns(
-    relation: Relation,
-    chosen: TableRoutes,
-    types: Mapping[int, TypeDescription],
-    protections: Protections,
-    table: TableDescription,
-) -> list[ColumnValues]:
-    """Return the columns that the rules use; ExpressionError if one of them cannot be used."""
-    names = dict.fromkeys([name for rule in chosen.rules for name in columns_of(rule.when)])
-    return used_columns(relation, names, types, protections, table=table, shown="which topic a row goes to")
-
-
 def check_routes(
     relation: Relation,
     routes: Sequence[TableRoutes],
@@ -212,32 +211,12 @@ def check_routes(
     Args:
         routes: the routes of the table, at least one.
     """
-    name = f"{relation.schema}.{relation.name}"
     chosen = routes[0]
+    topics = ["", *[rule.topic for rule in chosen.rules]]
+    found = RowRoutes(relation, chosen, topics, types, protections, table=table)
+    needs_old = chosen.old_row == REQUIRED
     twice = contradiction(routes)
-    if twice:
-        raise ConfigError(
-            f"The rows of the table {name} can be routed by one list of rules, and {twice}.",
-            hint=f"Narrow one of the patterns of {KEY}.",
-        )
-    found = RowRoutes(
-        relation, chosen, ["", *[rule.topic for rule in chosen.rules]], types, protections, table=table
-    )
-    if found.problem:
-        raise ConfigError(
-            f"The rules of {KEY}.{chosen.table} do not fit the table {name}: {found.problem}.",
-            hint=f"Correct {KEY}.{chosen.table}.rules, or narrow the pattern. docs/filters.md lists what an expression "
-            "can have, and the types of columns.",
-        )
-    if chosen.old_row != REQUIRED:
-        return
-    unknown = unknown_columns(relation, table, _columns(relation, chosen, types, protections, table))
-    if unknown is not None:
-        raise ConfigError(
-            f"The rules of {KEY}.{chosen.table} ask for {unknown.columns} of {name}{unknown.reason}",
-            hint=f"{unknown.remedy} Or set {KEY}.{chosen.table}.old_row: assumed, and a row whose old values "
-            "are not known gets a delete in each topic where it may be (docs/routes.md).",
-        )
+    refuse_unfit(WORDS, found, relation, table, chosen.table, twice=twice, needs_old=needs_old)
 
 
 def routed(

@@ -20,6 +20,7 @@ from cdcd.core.catalog.copytext import NULL, split_row, unescape
 from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.replica_identity import known_before
+from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer, cut_short
 from cdcd.core.facts.rules import FilterFailed, RouteFailed
 from cdcd.core.pasted import identifier
@@ -50,6 +51,7 @@ class RowValues:
         reason: why the last evaluated row had no answer; "" if it had one.
         width: number of columns in its rows.
         indexes: indexes of the columns that the expressions use, in ascending order.
+        columns: these columns.
     """
 
     def __init__(self, relation: Relation, problem: str, table: TableDescription = ORDINARY) -> None:
@@ -58,19 +60,19 @@ class RowValues:
         self.reason = ""
         self.width = len(relation.columns)
         self.indexes: list[int] = []
-        self._columns: list[ColumnValues] = []
+        self.columns: list[ColumnValues] = []
         self._identity = known_before(relation, table)
         self._unsent = frozenset([column for column, _ in table.unsent])
 
     def _use(self, columns: list[ColumnValues]) -> dict[str, tuple[int, str]]:
         """Select these columns, and return their positions and kinds by name, for `compile_expression`."""
-        self._columns = columns
+        self.columns = columns
         self.indexes = [each.index for each in columns]
         return {each.name: (place, each.kind) for place, each in enumerate(columns)}
 
     def _new_values(self, values: Sequence[Value]) -> Values:
         """Return the values for expressions, given a row's values of the columns `indexes`."""
-        return [each.of(values[place]) for place, each in enumerate(self._columns)]
+        return [each.of(values[place]) for place, each in enumerate(self.columns)]
 
     def _old_values(self, old: Sequence[Value], whole: bool) -> Values:
         """Return the values for expressions, given what PostgreSQL has sent of an old row.
@@ -80,7 +82,7 @@ class RowValues:
         """
         return [
             each.of(value) if self._is_known(each, value, whole) else Missing(NOT_SENT)
-            for each, value in zip(self._columns, old, strict=True)
+            for each, value in zip(self.columns, old, strict=True)
         ]
 
     def _is_known(self, column: ColumnValues, value: Value, whole: bool) -> bool:
@@ -165,6 +167,66 @@ def unknown_columns(
         "Have PostgreSQL send old rows as a whole: ALTER TABLE "
         f"{identifier(relation.schema)}.{identifier(relation.name)} REPLICA IDENTITY FULL;",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RuleWords:
+    """How the errors of one kind of rules call the rules. `{}` is the table in `once`, else the rules' key.
+
+    Attributes:
+        key: the rules' section of the configuration.
+        once: what a table can have once.
+        unfit, asks: the rules, as the subject of a sentence.
+        part: the key that has the expressions.
+        assumed: what consumers get with `old_row: assumed`.
+    """
+
+    key: str
+    once: str
+    unfit: str
+    asks: str
+    part: str
+    assumed: str
+
+
+def refuse_unfit(
+    words: RuleWords,
+    found: RowValues,
+    relation: Relation,
+    table: TableDescription,
+    pattern: str,
+    *,
+    twice: str,
+    needs_old: bool,
+) -> None:
+    """Raise ConfigError if rules do not match their table, or need values of old rows that PostgreSQL does not send.
+
+    Args:
+        found: the rules, for their table.
+        pattern: the pattern of the configuration that has the rules.
+        twice: why the table cannot have these rules; "" if it can.
+        needs_old: whether all old values that the rules use must be known.
+    """
+    where = f"{words.key}.{pattern}"
+    if twice:
+        raise ConfigError(
+            f"{words.once.format(found.name)}, and {twice}.",
+            hint=f"Narrow one of the patterns of {words.key}.",
+        )
+    if found.problem:
+        raise ConfigError(
+            f"{words.unfit.format(where)} the table {found.name}: {found.problem}.",
+            hint=f"Correct {where}.{words.part}, or narrow the pattern. docs/filters.md lists what an expression can "
+            "have, and the types of columns.",
+        )
+    if not needs_old:
+        return
+    unknown = unknown_columns(relation, table, found.columns)
+    if unknown is not None:
+        raise ConfigError(
+            f"{words.asks.format(where)} {unknown.columns} of {found.name}{unknown.reason}",
+            hint=f"{unknown.remedy} Or set {where}.old_row: assumed, and {words.assumed}",
+        )
 
 
 def old_and_new(
