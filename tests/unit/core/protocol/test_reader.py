@@ -81,9 +81,11 @@ def check_whatever_is_accepted_is_understood(data: bytes, in_stream: bool, abort
     assert write_message(message) == data
 
 
-@pytest.mark.parametrize("tag", sorted(set(range(256)) - set(RULES)))
-def test_an_unknown_tag_is_refused(tag):
-    assert refusal(bytes((tag,)) + bytes(8)) == f"message: field tag at offset 0: unknown tag {chr(tag)!r}."
+def test_an_unknown_tag_is_refused():
+    for tag in sorted(set(range(256)) - set(RULES)):
+        assert (
+            refusal(bytes((tag,)) + bytes(8)) == f"message: field tag at offset 0: unknown tag {chr(tag)!r}."
+        )
 
 
 def test_an_empty_message_is_refused():
