@@ -36,6 +36,7 @@ INTERPRETED = {
     "cdcd/core/protocol/writer.py": "is of the tests and the simulation",
     "cdcd/core/engine/startup.py": "runs once a session",
     "cdcd/core/engine/startup_positions.py": "likewise",
+    "cdcd/core/engine/startup_rules.py": "likewise",
     "cdcd/core/engine/startup_requests.py": "a generic dataclass has no native form",
     "cdcd/core/records/markers.py": "likewise",
 }
