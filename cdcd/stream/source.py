@@ -15,7 +15,8 @@ from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
 from cdcd.adapters.postgres.conversion import Conversion
 from cdcd.adapters.postgres.money import find_money_digits
 from cdcd.adapters.postgres.publication import has_publication
-from cdcd.adapters.postgres.replication import ReplicationStream, identifier
+from cdcd.adapters.postgres.quoting import identifier
+from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.adapters.postgres.slot import SlotWait, check_slot, create_slot, drop_slot, read_slot
 from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.errors import CdcdError, SourceError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.adapters.postgres.replication import identifier
+from cdcd.adapters.postgres.quoting import identifier
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import until

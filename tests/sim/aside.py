@@ -9,7 +9,7 @@ from zlib import crc32
 from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.errors import SourceError
 from cdcd.core.protocol import peek
-from cdcd.core.records.shaping.shape import Part, Shape
+from cdcd.core.records.shaping.shape import Shape, ShapedPart
 from cdcd.core.snapshot.signals import RESUME_TABLES
 from cdcd.core.transactions.drafts import SpoolItem
 from cdcd.core.transactions.position import Position
@@ -36,7 +36,7 @@ class RefusesRows(Shape):
             return False
         return crc32(item[25:]) % ROWS == 0
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         if not self.takes(frame, in_stream):
             return None
         raise SourceError("the server did not send a part of the key")

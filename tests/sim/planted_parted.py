@@ -3,7 +3,7 @@
 from cdcd.core.records.encoder import Encoded, Encoder, EncoderSettings, Record
 from cdcd.core.records.shaping.partitioning import PartitionShape, Texts, partition_header
 from cdcd.core.records.shaping.row_values import insert_of, old_and_new
-from cdcd.core.records.shaping.shape import Lines, Part
+from cdcd.core.records.shaping.shape import Lines, ShapedPart
 
 
 def _taken(records: list[Record], row: Texts) -> list[Record]:
@@ -17,7 +17,7 @@ def _taken(records: list[Record], row: Texts) -> list[Record]:
 class LeavesMovedRows(PartitionShape):
     """An update that moves a row sends no delete to its former partition."""
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         parts = super().parts(frame, in_stream, now_us)
         if parts is None:
             return None
@@ -33,7 +33,7 @@ class LeavesMovedRows(PartitionShape):
 class DeletesInTheNewPartition(PartitionShape):
     """The delete of a row that moves goes where the row is now."""
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         parts = super().parts(frame, in_stream, now_us)
         if parts is None:
             return None
@@ -47,7 +47,7 @@ class CountsBothHalves(PartitionShape):
 
     stream: Encoder
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         parts = super().parts(frame, in_stream, now_us)
         if parts is None:
             return None

@@ -3,7 +3,7 @@
 from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.records.encoder import Encoder, LateRecords, Record
 from cdcd.core.records.shaping.outbox import OutboxShape
-from cdcd.core.records.shaping.shape import Part
+from cdcd.core.records.shaping.shape import ShapedPart
 from tests.sim.published import TOPIC
 
 
@@ -12,7 +12,7 @@ class DoesNotCountPublished(OutboxShape):
 
     stream: Encoder
 
-    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         found = super()._publish(frame, in_stream, now_us)
         if found is not None:
             self.stream.skip(-1)
@@ -24,7 +24,7 @@ class CountsPublishedTwice(OutboxShape):
 
     stream: Encoder
 
-    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         self.stream.skip(1)
         return super()._publish(frame, in_stream, now_us)
 
@@ -32,16 +32,16 @@ class CountsPublishedTwice(OutboxShape):
 class LosesWhatIsRefused(OutboxShape):
     """What cannot be published has no record."""
 
-    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         return super()._publish(frame, in_stream, now_us) or []
 
 
 class PublishesTwice(OutboxShape):
     """An event is a message as well."""
 
-    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         found = super()._publish(frame, in_stream, now_us)
-        return [*found, Part(frame)] if found else found
+        return [*found, ShapedPart(frame)] if found else found
 
 
 class LeavesPublishedOut(BatchQueue):

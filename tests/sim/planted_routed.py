@@ -6,13 +6,13 @@ from cdcd.core.engine.watched import WatchedTables
 from cdcd.core.protocol.peek import TRUNCATE, tag_of
 from cdcd.core.records.encoder import Encoder, EncoderSettings
 from cdcd.core.records.shaping.routed import RouteShape
-from cdcd.core.records.shaping.shape import Part
+from cdcd.core.records.shaping.shape import ShapedPart
 
 
 class LeavesWhatMoves(RouteShape):
     """A row that goes to another topic stays in its former one."""
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         found = super().parts(frame, in_stream, now_us)
         return found if found is None or tag_of(frame) == TRUNCATE else found[-1:]
 
@@ -20,8 +20,8 @@ class LeavesWhatMoves(RouteShape):
 class TruncatesItsOwnTopic(RouteShape):
     """TRUNCATE has a record in the table's own topic only."""
 
-    def _truncates(self, frame: bytes, in_stream: bool) -> list[Part]:
-        return [Part(frame)]
+    def _truncates(self, frame: bytes, in_stream: bool) -> list[ShapedPart]:
+        return [ShapedPart(frame)]
 
 
 class EndsRowsInItsOwnTopic(RouteShape):
@@ -36,7 +36,7 @@ class CountsParts(RouteShape):
 
     stream: Encoder
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         found = super().parts(frame, in_stream, now_us)
         if found is not None:
             self.stream.skip(len({each.topic for each in found}) - 1)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.adapters.postgres.replication import identifier
+from cdcd.adapters.postgres.quoting import identifier
 from cdcd.core.catalog.logical import is_lasting
 from cdcd.core.catalog.relations import CatalogColumn, Kin, TableDescription, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES

@@ -7,7 +7,7 @@ from typing import Final
 from psycopg import pq
 
 from cdcd.adapters.postgres.answers import Answer, refused
-from cdcd.adapters.postgres.replication import identifier
+from cdcd.adapters.postgres.quoting import identifier
 from cdcd.adapters.postgres.snapshot_queries import unwritable
 from cdcd.core.catalog.binary_compound import reader_for
 from cdcd.core.catalog.binary_text import WithoutReaderError

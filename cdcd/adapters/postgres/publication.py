@@ -16,8 +16,8 @@ import psycopg
 
 from cdcd.adapters.postgres.answers import answer_of, translated
 from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.quoting import identifier
 from cdcd.adapters.postgres.refusals import TableBusyError
-from cdcd.adapters.postgres.replication import identifier
 from cdcd.adapters.postgres.tables import (
     LOCKS_SINCE,
     UNLOCKED_COLUMNS,

@@ -27,6 +27,7 @@ from cdcd.adapters.postgres.answers import Answer, answer_of, answer_of_result, 
 from cdcd.adapters.postgres.coming import ComingMessage
 from cdcd.adapters.postgres.connection import Dsn, open_session
 from cdcd.adapters.postgres.conversion import Conversion, server_encoding
+from cdcd.adapters.postgres.quoting import identifier, literal
 from cdcd.adapters.postgres.refusals import SlotActiveError
 from cdcd.adapters.postgres.server_names import RAW
 from cdcd.adapters.postgres.session import Row, Session
@@ -496,15 +497,3 @@ def _duration_s(shown: str) -> float:
     if match is None:
         raise SourceError(f"{shown!r} is not a duration as SHOW prints it")
     return int(match[1]) * _UNIT_S[match[2]]
-
-
-def identifier(name: str) -> str:
-    """Return `name` as a quoted identifier of SQL and of the replication grammar."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(value: str) -> str:
-    """Return `value` as a string literal of the replication grammar, which has no backslash escapes
-    (repl_scanner.l).
-    """
-    return "'" + value.replace("'", "''") + "'"

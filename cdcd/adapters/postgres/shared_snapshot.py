@@ -22,8 +22,9 @@ from cdcd.adapters.postgres import catalog
 from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.money import find_money_digits
+from cdcd.adapters.postgres.quoting import literal
 from cdcd.adapters.postgres.refusals import TableBusyError
-from cdcd.adapters.postgres.replication import ReplicationStream, literal
+from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.adapters.postgres.slot import SlotWait, create_slot
 from cdcd.adapters.postgres.snapshot_queries import SETTINGS
 from cdcd.adapters.postgres.tables import lock_holders, locked_tables, published_tables, source_tables

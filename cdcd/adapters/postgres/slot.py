@@ -20,8 +20,9 @@ import psycopg
 
 from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.quoting import identifier, literal
 from cdcd.adapters.postgres.refusals import SlotActiveError
-from cdcd.adapters.postgres.replication import ReplicationStream, identifier, literal
+from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.adapters.postgres.tables import holder
 from cdcd.core.engine.startup_requests import SlotSeen
 from cdcd.core.errors import ConfigError, PositionError, SourceError

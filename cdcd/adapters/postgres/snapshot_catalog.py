@@ -20,8 +20,8 @@ from psycopg import pq
 from cdcd.adapters.postgres import catalog, following, tables
 from cdcd.adapters.postgres.answers import answer_of, translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
+from cdcd.adapters.postgres.quoting import literal
 from cdcd.adapters.postgres.refusals import TableBusyError
-from cdcd.adapters.postgres.replication import literal
 from cdcd.adapters.postgres.snapshot_queries import SETTINGS, unwritable
 from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.relations import TableDescription, TypeDescription

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from cdcd.adapters.postgres.replication import identifier, literal
+from cdcd.adapters.postgres.quoting import identifier, literal
 from cdcd.core.snapshot.reading import ROWS, KeyQuery, PageQuery, SourceTable
 
 TID_RANGE_SINCE: Final = 140000

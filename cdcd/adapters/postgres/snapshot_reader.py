@@ -44,8 +44,8 @@ from cdcd.adapters.postgres.chunk_queries import (
 )
 from cdcd.adapters.postgres.connection import Dsn, open_session
 from cdcd.adapters.postgres.conversion import Conversion, server_encoding
+from cdcd.adapters.postgres.quoting import identifier, literal
 from cdcd.adapters.postgres.refusals import UNKNOWN, TableBusyError
-from cdcd.adapters.postgres.replication import identifier, literal
 from cdcd.adapters.postgres.server_names import RAW
 from cdcd.adapters.postgres.session import Session, rows_of
 from cdcd.adapters.postgres.snapshot_queries import Checked, Equality

@@ -44,7 +44,7 @@ from cdcd.core.records.encoder import (
 from cdcd.core.records.format import CopiedRows, Current, Format
 from cdcd.core.records.markers import INCREMENTAL
 from cdcd.core.records.schema_registrations import SchemaUse
-from cdcd.core.records.shaping.shape import Part, Shape, Shapes, placed_lines, put_header
+from cdcd.core.records.shaping.shape import Shape, ShapedPart, Shapes, placed_lines, put_header
 from cdcd.core.records.stand_ins import StandIns
 from cdcd.core.records.unwritable import named
 from cdcd.core.transactions.drafts import Draft, SpoolItem, relation_of_draft
@@ -196,7 +196,7 @@ class RecordStream:
             self.current.serial = serial + 1
         return size
 
-    def _encode_part(self, part: Part, in_stream: bool, now_us: int, out: list[Record]) -> int:
+    def _encode_part(self, part: ShapedPart, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """Encode a part of an event, and give its records their topic and their partition."""
         record = part.record
         if record is not None:

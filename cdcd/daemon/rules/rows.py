@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from cdcd.adapters.postgres import catalog
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.adapters.postgres.replication import identifier
+from cdcd.adapters.postgres.quoting import identifier
 from cdcd.adapters.postgres.snapshot_reader import CORRECT_QUERY, SnapshotReader
 from cdcd.config.loading import Config
 from cdcd.config.sections.context import ContextConfig

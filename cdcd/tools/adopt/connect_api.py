@@ -181,7 +181,7 @@ _SINCE: Final = "That takes Kafka Connect 3.5 or newer."
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ConnectorState:
     """Of a connector: RUNNING, PAUSED, STOPPED, FAILED, UNASSIGNED; and of its tasks."""
 
     connector: str
@@ -225,9 +225,9 @@ class Connector:
         """The connector's configuration, with placeholders as they are."""
         return from_json(self._ask("GET", "/config"), self.url)
 
-    def state(self) -> State:
+    def state(self) -> ConnectorState:
         found = self._object("GET", "/status")
-        return State(
+        return ConnectorState(
             str(found.get("connector", {}).get("state")),
             tuple(str(task.get("state")) for task in found.get("tasks", [])),
         )

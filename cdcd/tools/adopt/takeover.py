@@ -41,7 +41,7 @@ from cdcd.tools.adopt.connect_api import Connector
 from cdcd.tools.adopt.database import Narrowing
 from cdcd.tools.adopt.written_events import (
     POSITIONS,
-    Gap,
+    OffsetGap,
     Tails,
     Twice,
     gap,
@@ -107,7 +107,7 @@ class TakeoverOutcome:
     written_up_to: Lsn
     offset: Mapping[str, Any]
     twice: Twice
-    gap: Gap | None
+    gap: OffsetGap | None
     driver_confirms: bool
     unfinished_tables: bool
     left_slot: str | None = None
@@ -242,7 +242,7 @@ def _refuse_unfinished(offset: Mapping[str, Any]) -> None:
         )
 
 
-def _gap(plan: TakeoverPlan, offset: Mapping[str, Any], slot: SlotState | None) -> Gap | None:
+def _gap(plan: TakeoverPlan, offset: Mapping[str, Any], slot: SlotState | None) -> OffsetGap | None:
     if slot is None or slot.confirmed_flush_lsn is None:
         return None
     found = gap(offset, slot.confirmed_flush_lsn)

@@ -79,19 +79,19 @@ def twice(
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class OffsetGap:
     """Changes that committed between these positions may be in no topic: the slot was moved past them."""
 
     after: Lsn
     up_to: Lsn
 
 
-def gap(offset: Mapping[str, Any], confirmed: int) -> Gap | None:
+def gap(offset: Mapping[str, Any], confirmed: int) -> OffsetGap | None:
     """Whether the slot is past the connector's offset. An offset without a position says nothing."""
     positions = [int(offset[name]) for name in POSITIONS if offset.get(name) is not None]
     if not positions or confirmed <= max(positions):
         return None
-    return Gap(Lsn(max(positions)), Lsn(confirmed))
+    return OffsetGap(Lsn(max(positions)), Lsn(confirmed))
 
 
 def unfinished_snapshot(offset: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from cdcd.adapters.postgres.replication import identifier
+from cdcd.adapters.postgres.quoting import identifier
 from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.adapters.postgres.snapshot_queries import Equality
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader

@@ -168,7 +168,7 @@ def _unfit(name: str, error: UnfitError) -> UnwritableError:
     )
 
 
-class Items(AnyValue):
+class ArrayItems(AnyValue):
     """Converts arrays. A large array is converted element by element, because the JSON of all of its elements would
     need some 100 bytes of memory for each of them.
     """
@@ -429,7 +429,7 @@ def converter_of(json: Converter, schema: Schema, to: BinaryForm) -> AvroConvert
     if exact is Bytea and kind == "bytes":
         return RawBytes(to)
     if isinstance(json, Array) and kind == "array":
-        return Items(json, schema, to)
+        return ArrayItems(json, schema, to)
     if kind == "string":
         return PlainText(json, schema, to) if json.mode == STRING else Quoted(json, schema, to)
     if kind in _INTEGERS:

@@ -93,7 +93,7 @@ _MICROSECONDS: Final = Bounds(
 )
 
 
-class Read(Converter):
+class TextReader(Converter):
     """Reads the binary form into the text, which is then converted."""
 
     def __init__(self, reader: Reader) -> None:
@@ -134,11 +134,11 @@ def _twos_complement(number: int) -> bytes:
     return number.to_bytes(bits // 8 + 1, "big", signed=True)
 
 
-class DecimalBytes(Read):
+class DecimalBytes(TextReader):
     """Converts numbers with a fixed scale and a maximum number of digits to bytes."""
 
     def __init__(self, precision: int, scale: int, reader: Reader = numeric_text) -> None:
-        Read.__init__(self, reader)
+        TextReader.__init__(self, reader)
         self._precision = precision
         self._scale = scale
 
@@ -154,11 +154,11 @@ class DecimalBytes(Read):
         return base64_json(placeholder.encode("utf-8"))
 
 
-class DecimalVariable(Read):
+class DecimalVariable(TextReader):
     """Converts numbers to an object that has the scale of each value."""
 
     def __init__(self) -> None:
-        Read.__init__(self, numeric_text)
+        TextReader.__init__(self, numeric_text)
 
     def json(self, text: str) -> str:
         if text in _NOT_FINITE:
@@ -178,11 +178,11 @@ def _variable(scale: int, value: bytes) -> str:
     return f'{{"scale":{scale},"value":{base64_json(value)}}}'
 
 
-class DecimalDouble(Read):
+class DecimalDouble(TextReader):
     """Converts numbers to the nearest double."""
 
     def __init__(self, reader: Reader = numeric_text) -> None:
-        Read.__init__(self, reader)
+        TextReader.__init__(self, reader)
 
     def json(self, text: str) -> str:
         number = repr(float(text))
@@ -288,30 +288,30 @@ class TimestampIn(ReadNumber):
         return number
 
 
-class DateIso(Read):
+class DateIso(TextReader):
     """Converts dates to texts such as `2024-01-31Z`."""
 
     _INFINITE: ClassVar[dict[str, str]] = {"infinity": "+5877611-06-21Z", "-infinity": "-5877611-06-22Z"}
 
     def __init__(self) -> None:
-        Read.__init__(self, date_text)
+        TextReader.__init__(self, date_text)
 
     def json(self, text: str) -> str:
         infinite = self._INFINITE.get(text)
         return f'"{temporal.iso_date(text) if infinite is None else infinite}"'
 
 
-class TimeIso(Read):
+class TimeIso(TextReader):
     """Converts times to texts such as `12:34:56.789Z`."""
 
     def __init__(self) -> None:
-        Read.__init__(self, time_text)
+        TextReader.__init__(self, time_text)
 
     def json(self, text: str) -> str:
         return f'"{temporal.iso_time(f"{text}+00")}"'
 
 
-class TimestampIso(Read):
+class TimestampIso(TextReader):
     """Converts timestamps to texts such as `2024-01-31T12:34:56.789Z`, without zeros at the end of the fraction."""
 
     _INFINITE: ClassVar[dict[str, str]] = {
@@ -320,7 +320,7 @@ class TimestampIso(Read):
     }
 
     def __init__(self) -> None:
-        Read.__init__(self, timestamp_text)
+        TextReader.__init__(self, timestamp_text)
 
     def json(self, text: str) -> str:
         infinite = self._INFINITE.get(text)
@@ -345,11 +345,11 @@ class IntervalMicros(ReadNumber):
         return max(MIN_64, min(MAX_64, temporal.interval_us(text)))
 
 
-class BytesText(Read):
+class BytesText(TextReader):
     """Converts bytea to a text, which `write` makes of its bytes."""
 
     def __init__(self, write: Callable[[bytes], str]) -> None:
-        Read.__init__(self, bytea_text)
+        TextReader.__init__(self, bytea_text)
         self._write = write
 
     def json(self, text: str) -> str:
@@ -377,11 +377,11 @@ def _base64_url(data: bytes) -> str:
     return base64_json(data).replace("+", "-").replace("/", "_")
 
 
-class HstoreMap(Read):
+class HstoreMap(TextReader):
     """Converts hstore to an object."""
 
     def __init__(self) -> None:
-        Read.__init__(self, hstore_text)
+        TextReader.__init__(self, hstore_text)
 
     def json(self, text: str) -> str:
         return literals.hstore_json(text)

@@ -55,7 +55,7 @@ from cdcd.core.records.shaping.row_values import (
     used_columns,
 )
 from cdcd.core.records.shaping.settings import KEEP, REQUIRED, TableFilter
-from cdcd.core.records.shaping.shape import FILTER_FAILED, FILTERED, Counts, Lines, Part, Shape, of_row
+from cdcd.core.records.shaping.shape import FILTER_FAILED, FILTERED, Counts, Lines, Shape, ShapedPart, of_row
 from cdcd.core.transactions.drafts import SpoolItem
 
 KEY: Final = "filters.tables"
@@ -229,7 +229,7 @@ class FilterShape(Shape):
     def takes(self, item: SpoolItem, in_stream: bool) -> bool:
         return of_row(item, in_stream, self._filters) is not None
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         found = of_row(frame, in_stream, self._filters)
         if found is None:
             return None
@@ -239,7 +239,7 @@ class FilterShape(Shape):
         if shaped is None:
             self._left_out(found, 1)
             return []
-        return [Part(shaped)]
+        return [ShapedPart(shaped)]
 
     def _shaped(self, found: RowFilter, frame: bytes, in_stream: bool, now_us: int) -> bytes | None:
         """Return the frame that the event becomes; None if it has no record."""

@@ -37,7 +37,7 @@ from cdcd.core.records.debezium_json.converters import converter_for
 from cdcd.core.records.encoder import Encoder, EncoderSettings, Record, record_bytes
 from cdcd.core.records.shaping.publishing import PREFIX, read_event
 from cdcd.core.records.shaping.settings import Outbox, OutboxTable
-from cdcd.core.records.shaping.shape import Counts, Part, Shape, of_row
+from cdcd.core.records.shaping.shape import Counts, Shape, ShapedPart, of_row
 from cdcd.core.transactions.drafts import SpoolItem
 
 EVENT_ID: Final = "id"
@@ -254,7 +254,7 @@ class OutboxShape(Shape):
             return False
         return self._is_published(item, in_stream) or of_row(item, in_stream, self._rows) is not None
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         if not self.takes(frame, in_stream):
             return None
         if peek.tag_of(frame) == peek.MESSAGE:
@@ -279,7 +279,7 @@ class OutboxShape(Shape):
                 f"message.max.bytes allows records of {self._fails_over} bytes."
             )
         _count(name, PUBLISHED, self._counts)
-        return [Part(frame, record=record)]
+        return [ShapedPart(frame, record=record)]
 
     def _is_published(self, frame: bytes, in_stream: bool) -> bool:
         return (
@@ -288,7 +288,7 @@ class OutboxShape(Shape):
             and peek.message_prefix(frame, in_stream) == PREFIX
         )
 
-    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         """Return the event's record; None if the event is refused and is encoded like any other message."""
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         assert isinstance(message, LogicalMessage)
@@ -304,7 +304,7 @@ class OutboxShape(Shape):
             _count("", "m", self._instead)
             return None
         _count("", PUBLISHED, self._counts)
-        return [Part(frame, record=record)]
+        return [ShapedPart(frame, record=record)]
 
     def _refuse(self, table: str, reason: str, frame: bytes, now_us: int) -> None:
         _count(table, REFUSED, self._counts)

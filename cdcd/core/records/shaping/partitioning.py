@@ -27,7 +27,7 @@ from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Binary, Relation, Value
 from cdcd.core.records.encoder import HEADER_PARTITION, Encoded, Encoder, EncoderSettings, Record
 from cdcd.core.records.shaping.row_values import ORDINARY, RowValues, old_and_new
-from cdcd.core.records.shaping.shape import Lines, Part, Shape, of_row
+from cdcd.core.records.shaping.shape import Lines, Shape, ShapedPart, of_row
 from cdcd.core.transactions.drafts import SpoolItem
 
 if TYPE_CHECKING:
@@ -212,12 +212,12 @@ class PartitionShape(Shape):
     def takes(self, item: SpoolItem, in_stream: bool) -> bool:
         return of_row(item, in_stream, self._parted) is not None
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         parted = of_row(frame, in_stream, self._parted)
         if parted is None:
             return None
         old, new = parted.of_frame(frame, in_stream)
-        part = Part(frame, peek.relation_of_row(frame, in_stream))
+        part = ShapedPart(frame, peek.relation_of_row(frame, in_stream))
         part.came = part.left = partition_header(new)
         if old != new:
             part.moves = True

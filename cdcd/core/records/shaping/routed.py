@@ -60,7 +60,7 @@ from cdcd.core.records.shaping.row_values import (
     used_columns,
 )
 from cdcd.core.records.shaping.settings import OWN_TOPIC, REQUIRED, TableRoutes
-from cdcd.core.records.shaping.shape import ROUTE_FAILED, Counts, Lines, Part, Shape
+from cdcd.core.records.shaping.shape import ROUTE_FAILED, Counts, Lines, Shape, ShapedPart
 from cdcd.core.transactions.drafts import SpoolItem
 
 KEY: Final = "routes.tables"
@@ -304,7 +304,7 @@ class RouteShape(Shape):
             oid in self._routes for oid in peek.relation_oids(item, in_stream)
         )
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         if not self.takes(frame, in_stream):
             return None
         if peek.tag_of(frame) == peek.TRUNCATE:
@@ -314,33 +314,33 @@ class RouteShape(Shape):
         tag = peek.tag_of(frame)
         old, new, whole = old_and_new(found, frame, in_stream)
         if tag == peek.DELETE:
-            return [Part(frame, oid, topic) for topic in found.went(old, whole=whole)]
+            return [ShapedPart(frame, oid, topic) for topic in found.went(old, whole=whole)]
         topic = found.goes(new)
         if found.reason:
             self._unanswered.look_at(found, peek.lsn_of(frame), now_us)
         if tag == peek.INSERT:
-            return [Part(frame, oid, topic)]
+            return [ShapedPart(frame, oid, topic)]
         former = found.went(old, whole=whole)
         if former == [topic]:
-            return [Part(frame, oid, topic)]
+            return [ShapedPart(frame, oid, topic)]
         gone = delete_of(found, frame, in_stream)
-        parts = [Part(gone, oid, each) for each in former if each != topic]
+        parts = [ShapedPart(gone, oid, each) for each in former if each != topic]
         new_frame = frame if topic in former else insert_of(found, frame, in_stream, whole=whole)
-        parts.append(Part(new_frame, oid, topic))
+        parts.append(ShapedPart(new_frame, oid, topic))
         return parts
 
-    def _truncates(self, frame: bytes, in_stream: bool) -> list[Part]:
+    def _truncates(self, frame: bytes, in_stream: bool) -> list[ShapedPart]:
         """Return the truncate of all tables in their own topics, and one for each further topic of each table."""
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         assert isinstance(message, Truncate), "the tag says so"
-        parts = [Part(frame)]
+        parts = [ShapedPart(frame)]
         for oid in message.relation_oids:
             found = self._routes.get(oid)
             if found is None:
                 continue
             alone = Truncate(message.xid, message.cascade, message.restart_identity, (oid,))
             of_table = frame[:XLOG_HEADER] + write_message(alone)
-            parts += [Part(of_table, oid, topic) for topic in found.topics[1:]]
+            parts += [ShapedPart(of_table, oid, topic) for topic in found.topics[1:]]
         return parts
 
     def topics(self, oid: int) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def of_row(item: SpoolItem, in_stream: bool, tables: dict[int, T]) -> T | None:
     return tables.get(peek.relation_of_row(item, in_stream))
 
 
-class Part:
+class ShapedPart:
     """A part of an event, which is encoded by itself under the number of the event.
 
     Attributes:
@@ -99,7 +99,7 @@ class Shape:
         """Return whether the shape may change the event; drafts are not changed."""
         return False
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         """Return the parts that an event becomes; None if the event stays as it is.
 
         Raises:
@@ -163,14 +163,14 @@ class Shapes:
         """Return whether a shape may change the event."""
         return any(shape.takes(item, in_stream) for shape in self.active)
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
         """Return the parts that an event becomes; None if the event stays as it is. See `Shape.parts` for errors."""
-        parts: list[Part] | None = None
+        parts: list[ShapedPart] | None = None
         for shape in self.active:
             if parts is None:
                 parts = shape.parts(frame, in_stream, now_us)
                 continue
-            shaped: list[Part] = []
+            shaped: list[ShapedPart] = []
             for part in parts:
                 made = None if part.record is not None else shape.parts(part.frame, in_stream, now_us)
                 if made is None:
@@ -205,7 +205,7 @@ class Shapes:
         return counts
 
 
-def _give_topic(made: Part, part: Part) -> None:
+def _give_topic(made: ShapedPart, part: ShapedPart) -> None:
     """Give what a shape has made of a part the topic of that part, unless it has one of its own."""
     if part.topic and not made.topic:
         made.oid, made.topic = part.oid, part.topic

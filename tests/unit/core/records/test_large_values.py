@@ -19,7 +19,7 @@ from cdcd.core.pauses import PAUSE_BYTES
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import UNCHANGED, Binary, Insert, Message, Update, Value
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.avro.converters import AnyValue, Items
+from cdcd.core.records.avro.converters import AnyValue, ArrayItems
 from cdcd.core.records.avro.form import AvroForm
 from cdcd.core.records.debezium_json import literals
 from cdcd.core.records.debezium_json.arrays import Array
@@ -123,7 +123,7 @@ def test_a_large_array_in_a_binary_format_is_the_array_that_is_read_as_a_whole(f
     data = text.encode()
     array, schema = array_of(oid)
     converter = form.converter(array, schema)
-    assert isinstance(converter, Items)
+    assert isinstance(converter, ArrayItems)
     whole = written(lambda out: AnyValue(array, schema, form).append_json(array.wire(data), out))
     assert written(lambda out: converter.write(b"12" + data + b"3", 2, len(data) + 2, out)) == whole
 

@@ -20,7 +20,7 @@ from cdcd.tools.adopt.adoption import Adoption, Database, adopt, read, save
 from cdcd.tools.adopt.options import OPTIONS, PRODUCER
 from cdcd.tools.adopt.takeover import TakeoverOutcome
 from cdcd.tools.adopt.verdicts import Kind
-from cdcd.tools.adopt.written_events import Gap, Twice
+from cdcd.tools.adopt.written_events import OffsetGap, Twice
 from tests.unit.tools.adopt.test_judging import EQUAL, MINIMAL
 
 SECRET = "hunter2 'of adopt'"
@@ -356,9 +356,12 @@ def test_a_takeover_is_told_by_lsn() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"gap": Gap(Lsn(1), Lsn(2))}, "Not delivered: transactions that committed after 0/1 and up to 0/2"),
         (
-            {"gap": Gap(Lsn(1), Lsn(2)), "driver_confirms": True},
+            {"gap": OffsetGap(Lsn(1), Lsn(2))},
+            "Not delivered: transactions that committed after 0/1 and up to 0/2",
+        ),
+        (
+            {"gap": OffsetGap(Lsn(1), Lsn(2)), "driver_confirms": True},
             "past the connector's offset 0/1, because its driver",
         ),
         ({"offset": {}}, "cannot check whether somebody else has moved the slot"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.core.errors import ConfigError, ConnectError
-from cdcd.tools.adopt.connect_api import Connector, State, from_json, from_properties, read_file
+from cdcd.tools.adopt.connect_api import Connector, ConnectorState, from_json, from_properties, read_file
 
 Answer = tuple[int, object]
 
@@ -96,7 +96,7 @@ def test_a_stop_returns_when_the_task_has_ended(worker: Worker) -> None:
     connector(worker).stop()
     assert [request for request, _ in worker.asked][-1:] == ["GET /connectors/inventory/status"]
     assert len(worker.asked) == 5
-    assert connector(worker).state() == State("STOPPED", ())
+    assert connector(worker).state() == ConnectorState("STOPPED", ())
 
 
 @pytest.mark.parametrize(

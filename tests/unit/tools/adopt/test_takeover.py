@@ -15,7 +15,7 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt.connect_api import Connector
 from cdcd.tools.adopt.takeover import TakeoverPlan, take_over
 from cdcd.tools.adopt.written_events import (
-    Gap,
+    OffsetGap,
     Tails,
     WrittenEvent,
     gap,
@@ -65,7 +65,7 @@ def test_a_slot_behind_the_offset_has_a_gap() -> None:
     offset = {"lsn": 100, "lsn_proc": 100, "lsn_commit": 90, "txId": 7}
     assert gap(offset, 100) is None
     assert gap(offset, 95) is None
-    assert gap(offset, 101) == Gap(Lsn(100), Lsn(101))
+    assert gap(offset, 101) == OffsetGap(Lsn(100), Lsn(101))
     assert gap({}, 101) is None
 
 

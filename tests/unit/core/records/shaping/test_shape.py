@@ -13,7 +13,7 @@ from cdcd.core.protocol.messages import Column, Insert, Relation
 from cdcd.core.protocol.writer import write_message
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings, Record
-from cdcd.core.records.shaping.shape import Part, Shape
+from cdcd.core.records.shaping.shape import Shape, ShapedPart
 from cdcd.core.records.stream import RecordStream
 
 uncompiled = pytest.mark.skipif(is_compiled(), reason="a compiled class has compiled subclasses only")
@@ -37,10 +37,10 @@ def shape_of(becomes: Any, word: bytes = b"x") -> Shape:
         def takes(self, item: Any, in_stream: bool) -> bool:
             return isinstance(item, bytes) and peek.tag_of(item) in peek.ROWS and word in item
 
-        def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[ShapedPart] | None:
             if not self.takes(frame, in_stream):
                 return None
-            found: list[Part] = becomes(Part(frame))
+            found: list[ShapedPart] = becomes(ShapedPart(frame))
             return found
 
     return Takes()
@@ -65,7 +65,7 @@ def numbers(records: list[Record]) -> list[tuple[bytes | None, int]]:
 
 @uncompiled
 def test_each_event_counts_once_whatever_it_becomes():
-    parted = shape_of(lambda part: [part, Part(row(8, b"o"))], b"twice")
+    parted = shape_of(lambda part: [part, ShapedPart(row(8, b"o"))], b"twice")
     gone = shape_of(lambda _part: [], b"gone")
     made = stream(parted, gone)
     out: list[Record] = []
@@ -81,7 +81,7 @@ def test_the_last_shape_is_the_first_that_an_event_goes_through():
     seen: list[str] = []
 
     def told(name: str) -> Any:
-        def becomes(part: Part) -> list[Part]:
+        def becomes(part: ShapedPart) -> list[ShapedPart]:
             seen.append(name)
             return [part]
 
@@ -93,7 +93,7 @@ def test_the_last_shape_is_the_first_that_an_event_goes_through():
 
 @uncompiled
 def test_an_event_that_cannot_be_shaped_counts_once_and_leaves_only_its_tables_description():
-    def fails(_part: Part) -> list[Part]:
+    def fails(_part: ShapedPart) -> list[ShapedPart]:
         raise SourceError("the server did not send a value")
 
     made = stream(shape_of(fails), schemas_topic="schemas")
@@ -102,7 +102,7 @@ def test_an_event_that_cannot_be_shaped_counts_once_and_leaves_only_its_tables_d
         made.encode_all([row(1, b"x"), row(2, b"a")], False, 0, out)
     assert (out, made.serial) == ([], 1)
     # The first part has introduced the table when the second one is refused.
-    made = stream(shape_of(lambda part: [part, Part(row(9, b"y")[:-1])]), schemas_topic="schemas")
+    made = stream(shape_of(lambda part: [part, ShapedPart(row(9, b"y")[:-1])]), schemas_topic="schemas")
     with pytest.raises(ProtocolError):
         made.encode_all([row(1, b"x")], False, 0, out)
     assert ([topic for topic, *_ in out], made.serial) == (["schemas"], 1)
