@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from cdcd.cli.options import Group, config_option
+from cdcd.cli.mirror_forget import forget
+from cdcd.cli.options import Group, mirror_option
 from cdcd.cli.output import say as show
 from cdcd.core.errors import CdcdError, ConfigError, TransientError
 from cdcd.core.facts.process import Failed
@@ -35,18 +36,12 @@ if TYPE_CHECKING:
     from cdcd.mirror.stream.settings import MirrorSettings
     from cdcd.mirror.targets.target import Target
 
-mirror_option = config_option(
-    required=False,
-    variable="CDCD_MIRROR_CONFIG",
-    whose="The mirror's configuration, YAML: the file with `target`, not that of the pipeline.",
-)
-
 _PIPE_COLUMNS: Final = 160
 """Width of lines where no terminal says how wide it is."""
 
 
 @click.group("mirror", invoke_without_command=True, cls=Group)
-@mirror_option
+@mirror_option()
 @click.option("--once", is_flag=True, help="Apply the records that exist now, and exit.")
 @click.option(
     "--consistent",
@@ -111,7 +106,7 @@ def command(
     if reference:
         show(mirror_reference(), nl=False)
         return 0
-    config = load_mirror(_given(file), os.environ)
+    config = load_mirror(given(file), os.environ)
     source = source or (None if config.source is None else Path(config.source))
     if tables and source is None:
         raise click.UsageError("--snapshot needs --source FILE, the pipeline's configuration.")
@@ -279,7 +274,7 @@ def session_for(
 
 
 @command.command("status")
-@mirror_option
+@mirror_option()
 @click.option(
     "--format",
     "form",
@@ -301,7 +296,7 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
     from cdcd.config.mirror import load_mirror  # noqa: PLC0415  --help needs none of it
 
     assert context.parent is not None, "it is a command of `mirror`"
-    config = load_mirror(_given(file or context.parent.params["file"]), os.environ)
+    config = load_mirror(given(file or context.parent.params["file"]), os.environ)
     check_pyspark()
 
     from cdcd.mirror.log.job import ends_in_kafka  # noqa: PLC0415  loads pyspark
@@ -332,7 +327,7 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
 
 
 @command.command("quarantine")
-@mirror_option
+@mirror_option()
 @click.option(
     "--format",
     "form",
@@ -358,7 +353,7 @@ def quarantine(context: click.Context, file: Path | None, *, form: str, limit: i
     from cdcd.config.mirror import load_mirror  # noqa: PLC0415  --help needs none of it
 
     assert context.parent is not None, "it is a command of `mirror`"
-    config = load_mirror(_given(file or context.parent.params["file"]), os.environ)
+    config = load_mirror(given(file or context.parent.params["file"]), os.environ)
     check_pyspark()
 
     from cdcd.mirror.watching.log_status import read_quarantine  # noqa: PLC0415  loads pyspark
@@ -409,7 +404,7 @@ def _refuse_options(context: click.Context) -> None:
             )
 
 
-def _given(file: Path | None) -> Path:
+def given(file: Path | None) -> Path:
     """UsageError: no configuration is named."""
     if file is None and "CDCD_CONFIG" in os.environ:
         raise click.UsageError(
@@ -696,6 +691,8 @@ def target_of(config: "MirrorConfig") -> "Target":
         catalog=place.catalog, namespace=place.namespace, properties=properties, driver_writes=driver_writes
     )
 
+
+command.add_command(forget)
 
 if __name__ == "__main__":
     from cdcd.cli.__main__ import main

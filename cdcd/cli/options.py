@@ -46,6 +46,15 @@ def config_option(
     )
 
 
+def mirror_option() -> Callable[[Function], Function]:
+    """`--config FILE` of the mirror, or the environment variable."""
+    return config_option(
+        required=False,
+        variable="CDCD_MIRROR_CONFIG",
+        whose="The mirror's configuration, YAML: the file with `target`, not that of the pipeline.",
+    )
+
+
 def url_option() -> Callable[[Function], Function]:
     """`--url URL` of a daemon's HTTP, without the slashes at its end. Other schemes than http and https are refused."""
     return click.option(

@@ -17,9 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from cdcd.core.errors import ConfigError, SourceError
+from cdcd.core.errors import ConfigError
 from cdcd.mirror.kafka import EARLIEST, KafkaSource, Offsets
-from cdcd.mirror.platform.kafka_admin import Admin, Ends, ReadEnds
+from cdcd.mirror.platform.kafka_admin import Admin, Ends
+from cdcd.mirror.platform.read_ends import ReadEnds
 from cdcd.mirror.records.descriptions import Descriptions, Form
 from cdcd.mirror.records.one_pass import OTHER_TYPES, UNKNOWN_FORM, parse_forms
 from cdcd.mirror.records.schema import TableSchema
@@ -163,7 +164,7 @@ def follow_changes(
     check_time_zone(spark)
     place = schemas_topic or f"{prefix}.schemas"
     forms = Descriptions(spark, source, Ends(spark, source), place, variant=variant)
-    topic = _topic(forms, table, place)
+    topic = forms.topic_of(table)
 
     def hand_over(batch: DataFrame, number: int) -> None:
         batch.persist()
@@ -279,19 +280,7 @@ def _described(
     place = schemas_topic or f"{prefix}.schemas"
     with _asking(spark, source) as admin:
         forms = Descriptions(spark, source, admin, place, variant=variant)
-        return _topic(forms, table, place), _Forms(forms)
-
-
-def _topic(forms: Descriptions, table: str, place: str) -> str:
-    """The topic of a table, from what is described by now. SourceError: the table is not."""
-    forms.refresh()
-    topic = forms.topic(table)
-    if topic is None:
-        raise SourceError(
-            f"No description of {table} is known in {place}.",
-            hint="The daemon describes a table before its first change; the name is schema.table.",
-        )
-    return topic
+        return forms.topic_of(table), _Forms(forms)
 
 
 @contextmanager

@@ -10,10 +10,12 @@ from cdcd.mirror.api import (
     scd2,
     stream_changes,
 )
+from cdcd.mirror.base.reading import LogTables
 from cdcd.mirror.records.table_changes import Changes
 
 __all__ = [
     "Changes",
+    "LogTables",
     "apply_changes",
     "consistent_points",
     "create_scd2_view",

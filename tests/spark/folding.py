@@ -12,6 +12,7 @@ from cdcd.mirror.base.formats import DeltaBase, IcebergBase
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.jars import ICEBERG
 from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.log.job import LogJob
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.stream.settings import MirrorSettings
@@ -43,10 +44,24 @@ class Folds:
 
     def once(self, **settings: Any) -> dict[str, CdcdError]:
         """Append and fold what is in the topics. Return the tables that stopped."""
-        name, servers = self._source.name, self._source.servers
-        given = MirrorSettings(
+        form = IcebergBase() if self._format == ICEBERG else DeltaBase()
+        client = {"bootstrap.servers": self._source.servers}
+        given = self._settings(**settings)
+        job = BaseJob(self.spark, given, self.place, form, self.target, client, self.facts.append)
+        job.run(once=True, stop=threading.Event())
+        return job.stopped
+
+    def append(self) -> None:
+        """Append what is in the topics, and fold nothing."""
+        client = {"bootstrap.servers": self._source.servers}
+        job = LogJob(self.spark, self._settings(), self.place, client, self.facts.append)
+        job.run(once=True, stop=threading.Event())
+
+    def _settings(self, **settings: Any) -> MirrorSettings:
+        name = self._source.name
+        return MirrorSettings(
             name,
-            KafkaSource(servers),
+            KafkaSource(self._source.servers),
             name,
             f"{name}.schemas",
             f"{name}.checkpoint",
@@ -54,11 +69,6 @@ class Folds:
             not_tables=frozenset({f"{name}.message", f"{name}.dead_letter"}),
             **settings,
         )
-        form = IcebergBase() if self._format == ICEBERG else DeltaBase()
-        client = {"bootstrap.servers": servers}
-        job = BaseJob(self.spark, given, self.place, form, self.target, client, self.facts.append)
-        job.run(once=True, stop=threading.Event())
-        return job.stopped
 
     def name(self, table: str) -> str:
         """The name of a table in SQL."""

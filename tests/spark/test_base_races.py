@@ -20,6 +20,9 @@ from tests.integration.daemon import until
 from tests.spark.base_model import WAITS_S, Lake, Slow, as_row, expected
 from tests.spark.source_model import Source, change
 
+pytestmark = pytest.mark.timeout(2400)
+"""Each race takes some 60 s of CPU in Delta, so more than the limit of other tests beside other load."""
+
 
 class Race:
     """A table that is folded up to half of its changes, and a fold of the rest that somebody overtakes."""

@@ -74,6 +74,7 @@ LAYERS["spark"] = {"mirror"}
 # The commands that bring in what the others do not need.
 ALSO = {
     "cdcd.cli.mirror": {"mirror"},
+    "cdcd.cli.mirror_forget": {"mirror"},
     "cdcd.cli.verify": {"mirror"},
     "cdcd.mirror.watching.observed": {"telemetry"},
     "cdcd.mirror.watching.status": {"telemetry"},

@@ -79,6 +79,27 @@ def _has_room(type_: DataType, wanted: DataType) -> bool:
     return one == other or widens(wanted, type_)
 
 
+def kept(there: Sequence[Present], schema: TableSchema, *, anew: bool = False) -> dict[str, str]:
+    """The names in `schema` of the columns that stay, by the names that the table has.
+
+    Args:
+        anew: as in `alterations`.
+    """
+    types = {column.name: column.spark for column in schema.columns}
+    wanted = {(schema.oid, column.id): column.name for column in schema.columns if column.id is not None}
+    found: dict[str, str] = {}
+    for column in there:
+        if column.number is not None and column.number[0] == schema.oid:
+            name = wanted.get(column.number)
+        else:
+            # The name identifies a column that has no number, and a column of another relation.
+            name = column.name if column.name in types else None
+        fits = not anew or name is None or _has_room(column.type, types[name])
+        if name is not None and name not in found.values() and fits:
+            found[column.name] = name
+    return found
+
+
 def alterations(there: Sequence[Present], schema: TableSchema, *, anew: bool = False) -> Iterator[str]:
     """What stands behind `ALTER TABLE <name>`, in its order, so that the table gets the columns of `schema`.
 
@@ -86,29 +107,17 @@ def alterations(there: Sequence[Present], schema: TableSchema, *, anew: bool = F
         anew: no row stays, so that a column with another type is dropped and added again. Otherwise, such a column is
             left to `evolution.Widen`.
     """
-    types = {column.name: column.spark for column in schema.columns}
-    wanted = {(schema.oid, column.id): column.name for column in schema.columns if column.id is not None}
-    names = {column.name for column in schema.columns}
-    kept: dict[str, str] = {}
+    stays = kept(there, schema, anew=anew)
     for column in there:
-        if column.number is not None and column.number[0] == schema.oid:
-            name = wanted.get(column.number)
-        else:
-            # The name identifies a column that has no number, and a column of another relation.
-            name = column.name if column.name in names else None
-        fits = not anew or name is None or _has_room(column.type, types[name])
-        if name is not None and name not in kept.values() and fits:
-            kept[column.name] = name
-    for column in there:
-        if column.name not in kept:
+        if column.name not in stays:
             yield f"DROP COLUMN {quoted(column.name)}"
-    for step in renames_in_order({name: to for name, to in kept.items() if name != to}):
+    for step in renames_in_order({name: to for name, to in stays.items() if name != to}):
         assert isinstance(step, Rename)
         yield f"RENAME COLUMN {quoted(step.name)} TO {quoted(step.to)}"
     for new in schema.columns:
-        if new.name not in kept.values():
+        if new.name not in stays.values():
             yield f"ADD COLUMN {definition(new, schema.oid)}"
-    numbers = {kept[column.name]: column.number for column in there if column.name in kept}
+    numbers = {stays[column.name]: column.number for column in there if column.name in stays}
     for new in schema.columns:
         said = comment(new, schema.oid)
         if said and new.name in numbers and numbers[new.name] != (schema.oid, new.id):

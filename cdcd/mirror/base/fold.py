@@ -9,12 +9,10 @@ back. Each of these leaves a table whose position is right or says that it is no
 folded again at once, from a lower bound at which it was clean.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -22,32 +20,27 @@ from cdcd.core.errors import SinkError
 from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import alterations, created, digest, present
 from cdcd.mirror.base.formats import (
-    TOPIC_ID,
     BaseFormat,
     Version,
     check_made,
     form_property,
     properties,
-    read_form,
     set_properties,
 )
-from cdcd.mirror.base.part import Forms, LogReader, OvertakenError, Part, PartOfForm, Place
+from cdcd.mirror.base.part import Forms, LogReader, OvertakenError, Part, Place
 from cdcd.mirror.base.path import Path
-from cdcd.mirror.base.position import NO_FORM, NO_VERSION, Carried, Position, is_of
-from cdcd.mirror.platform.sql import condition, quoted
-from cdcd.mirror.records.defaults import default_of, fits
-from cdcd.mirror.records.descriptions import Form
-from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.base.plan import plan_of, steps_of
+from cdcd.mirror.base.position import NO_VERSION, Carried, Position, is_of
+from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.records.defaults import default_of
 from cdcd.mirror.targets.evolution import (
     IncompatibleSchemaError,
     check,
-    unfilled,
     value_of,
 )
 from cdcd.mirror.targets.merge import merge
 from cdcd.mirror.targets.moves import resolved
 from cdcd.mirror.targets.reduction import EVENT, LSN, OP, is_after
-from cdcd.mirror.targets.same_columns import is_other
 from cdcd.mirror.targets.table_format import as_view, having
 
 ATTEMPTS: Final = 6
@@ -60,9 +53,6 @@ _MERGE: Final = {
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.optimizer.inSetSwitchThreshold": "0",
 }
-
-_ABSENT: Final = ("DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST")
-"""Conditions of Spark's errors for a table that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,82 +113,24 @@ class _Folding:
     def attempt(self) -> Folded | None:
         """Fold once. None: another commit came in between, or the table needs one more statement."""
         spark, place = self._spark, self._place
-        there = None
-        topic_id = None
-        if exists(spark, place.name):
-            topic_id = check_made(spark, place.name, place.table).get(TOPIC_ID)
-            there = self._format.version(spark, place.name)
-        whole = there is not None and there.position is None
-        position = Position(clean=not whole) if there is None or there.position is None else there.position
-        pin = NO_VERSION if there is None else there.pin
-        if position.clean and position.lsn >= self._bound:
-            return Folded(position.lsn, version=pin if position.lsn == self._bound else NO_VERSION)
-        part = self._log.part(position, topic_id, whole=whole)
-        parts, topic_ids = part.forms, set(part.topic_ids)
-        if not parts and position.clean:
-            return Folded(self._bound, version=pin)
-        if topic_id is not None and part.cut is None:
-            topic_ids.add(topic_id)
-        self._log.check_topic(topic_ids)
-        found = self._log.described(parts)
-        has = self._has(position)
-        last = max(parts, key=lambda each: each.last, default=None)
-        newest = None
-        if last is not None:
-            newest = found[last.schema_id]
-        elif has is not None:
-            newest = self._forms([has.schema_id]).get(has.schema_id)
-        if newest is None:
-            # The log has nothing that could be folded.
-            return Folded(self._bound)
-        mine = [each for each in parts if not is_other(found[each.schema_id].schema, newest.schema)]
-        self._check_relation(parts, mine, has, newest)
-        mine.sort(key=lambda each: each.last)
-        # No row from before the truncate stays. So the forms of these rows, and of the truncate, do not matter.
-        forms = [found[each.schema_id] for each in mine if (each.first, each.last) != (part.cut, part.cut)]
-        path = Path(None if part.cut else has, forms or [newest])
-        topic = {TOPIC_ID: min(topic_ids)} if topic_ids else {}
+        found = plan_of(spark, self._format, place, self._forms, self._log)
+        there, position, path = found.there, found.position, found.path
+        if path is None:
+            pin = NO_VERSION if there is None else there.pin
+            is_at_bound = position.clean and position.lsn <= self._bound
+            return Folded(max(position.lsn, self._bound), version=pin if is_at_bound else NO_VERSION)
         if there is None:
             check(path.schema)
-            given = form_property(digest(path.schema), path.schema.to_json()) | topic
+            given = form_property(digest(path.schema), path.schema.to_json()) | found.topic
             self._format.create(spark, place.name, created(path.schema), given)
             check_made(spark, place.name, place.table)
             there = self._format.version(spark, place.name)
             if there.position != Position():
                 # Another process made the table, and has folded meanwhile.
                 return None
-        elif not self._follow(there, position, path, topic):
+        elif not self._follow(there, position, path, found.topic):
             return None
-        return self._statement(there.pin, position, path, part, whole=whole)
-
-    def _has(self, position: Position) -> TableSchema | None:
-        """The form that the rows have. None: there are no rows, or all of them are folded again."""
-        if position.form == NO_FORM:
-            return None
-        text = read_form(self._spark, self._place.name, position.form)
-        if text is None:
-            raise SinkError(
-                f"{self._place.table}: {self._place.name} lacks the property with the form of its rows.",
-                hint=f"DROP TABLE {self._place.name}: the next fold makes the table again from the log.",
-            )
-        return TableSchema.from_json(text)
-
-    def _check_relation(
-        self, parts: Sequence[PartOfForm], mine: Sequence[PartOfForm], has: TableSchema | None, newest: Form
-    ) -> None:
-        """That a truncate record begins the rows of a relation which took over the name. Else the table stops."""
-        schema, former = newest.schema, self._place.former_name
-        is_taken = len(mine) < len(parts) or (has is not None and is_other(has, schema))
-        if not is_taken and (has is not None or former is None):
-            return
-        if min(part.first for part in mine) in [part.truncate for part in mine]:
-            return
-        raise IncompatibleSchemaError(
-            schema.table,
-            f"another table has this name now (oid {schema.oid}), or it was called {former} before, and no truncate "
-            "record precedes its rows in this topic.",
-            "",
-        )
+        return self._statement(there.pin, position, path, found.part, whole=found.whole)
 
     def _follow(self, there: Version, position: Position, path: Path, topic: dict[str, str]) -> bool:
         """Give the table the columns of the last form. False: this took a commit, so the table must be read again.
@@ -210,11 +142,7 @@ class _Folding:
         form = digest(schema)
         if path.has is not None and form == position.form:
             return True
-        check(schema)
-        steps = path.steps()
-        for column in steps.defaults.values():
-            if not fits(spark, column):
-                raise unfilled(schema.table, column)
+        steps = steps_of(spark, path)
         # Rows keep their values in columns that get a wider type. If no row stays, a column may have any other type.
         for change in alterations(present(spark.table(name).schema), schema, anew=path.has is None):
             self._format.alter(spark, name, change)
@@ -329,14 +257,3 @@ class _Folding:
                 raise
             return False
         return True
-
-
-def exists(spark: SparkSession, name: str) -> bool:
-    """Whether there is a table with this name in SQL."""
-    try:
-        return bool(spark.catalog.tableExists(name))
-    except AnalysisException as error:
-        # Delta's answer for a folder without a table.
-        if condition(error) in _ABSENT:
-            return False
-        raise

@@ -9,9 +9,9 @@ from typing import Any, Final, Protocol
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from cdcd.core.errors import SinkError
+from cdcd.core.errors import ConfigError, SinkError
 from cdcd.mirror.base.position import KEPT, NO_VERSION, PROPERTY, Carried, Kept, Node, Position, position_of
-from cdcd.mirror.platform.sql import condition, text
+from cdcd.mirror.platform.sql import condition, parts, quoted, text
 from cdcd.mirror.targets.table_format import having
 
 MADE_BY: Final = "cdcd.base"
@@ -59,6 +59,18 @@ class BaseFormat(Protocol):
 
     def alter(self, spark: SparkSession, name: str, change: str) -> None:
         """Run `ALTER TABLE name change`, where `change` changes a column."""
+
+    def rewrite(self, spark: SparkSession, name: str) -> None:
+        """Write files with deleted rows again, without these rows."""
+
+    def check_versions(self, spark: SparkSession, name: str) -> None:
+        """ConfigError: something keeps former versions, so that `drop_versions` would leave them."""
+
+    def drop_versions(self, spark: SparkSession, name: str) -> None:
+        """Remove all versions but the current one, with their files. No other process may write to a Delta table."""
+
+    def files(self, spark: SparkSession, name: str) -> tuple[str, set[str]]:
+        """Return the table's folder, and the names of the data files that a version has."""
 
 
 def read_form(spark: SparkSession, name: str, digest: str) -> str | None:
@@ -130,6 +142,33 @@ class IcebergBase:
     def alter(self, spark: SparkSession, name: str, change: str) -> None:
         spark.sql(f"ALTER TABLE {name} {change}")
 
+    def rewrite(self, spark: SparkSession, name: str) -> None:
+        options = "'delete-file-threshold', '1', 'remove-dangling-deletes', 'true'"
+        self._call(spark, name, f"rewrite_data_files(table => '{text(name)}', options => map({options}))")
+
+    def check_versions(self, spark: SparkSession, name: str) -> None:
+        others = [row["name"] for row in spark.table(f"{name}.refs").collect() if row["name"] != "main"]
+        if others:
+            raise ConfigError(
+                f"{name} has the tags or branches {', '.join(sorted(others))}, which keep former versions.",
+                hint=f"Drop each of them (ALTER TABLE {name} DROP TAG …), and run the command again.",
+            )
+
+    def drop_versions(self, spark: SparkSession, name: str) -> None:
+        now = spark.sql("SELECT CAST(current_timestamp() AS string)").collect()[0][0]
+        last = f"older_than => TIMESTAMP '{now}', retain_last => 1"
+        self._call(spark, name, f"expire_snapshots(table => '{text(name)}', {last})")
+
+    def files(self, spark: SparkSession, name: str) -> tuple[str, set[str]]:
+        about = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").filter("col_name = 'Location'").collect()
+        paths = spark.table(f"{name}.all_files").select("file_path").collect()
+        return str(about[0]["data_type"]), {row[0].rpartition("/")[2] for row in paths}
+
+    def _call(self, spark: SparkSession, name: str, call: str) -> None:
+        spark.sql(
+            f"CALL {quoted(parts(name)[0]) if '`' in name else name.partition('.')[0]}.system.{call}"
+        ).collect()
+
 
 class DeltaBase:
     """Tables of Delta Lake."""
@@ -177,6 +216,20 @@ class DeltaBase:
             if word in change and has.get(feature[0]) != feature[1]:
                 set_properties(spark, name, dict([feature]))
         spark.sql(f"ALTER TABLE {name} {change}")
+
+    def rewrite(self, spark: SparkSession, name: str) -> None:
+        spark.sql(f"REORG TABLE {name} APPLY (PURGE)").collect()
+
+    def check_versions(self, spark: SparkSession, name: str) -> None:
+        """Delta has no tags and branches."""
+
+    def drop_versions(self, spark: SparkSession, name: str) -> None:
+        with having(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
+            spark.sql(f"VACUUM {name} RETAIN 0 HOURS").collect()
+
+    def files(self, spark: SparkSession, name: str) -> tuple[str, set[str]]:
+        location = str(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
+        return location, {path.rpartition("/")[2] for path in spark.table(name).inputFiles()}
 
 
 MOVED_ON: Final = "cdcd: another commit came first"

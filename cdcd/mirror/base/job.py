@@ -17,11 +17,11 @@ from pyspark.sql import functions as sf
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, SinkError, SourceError, TransientError
-from cdcd.core.pasted import begin_again
 from cdcd.core.records.gaps import Aside
-from cdcd.mirror.base.fold import exists, fold
+from cdcd.mirror.base.fold import fold
 from cdcd.mirror.base.formats import BaseFormat
 from cdcd.mirror.base.part import Place
+from cdcd.mirror.base.plan import exists, log_begins
 from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.job import LogJob
@@ -322,7 +322,7 @@ class BaseJob:
                 name,
                 self._place.name,
                 log_version=self._log.version,
-                log_begins=max(self._log.deleted.get(topic, 0), self._gap(topic, table)),
+                log_begins=log_begins(self._spark, self._place.name, table, topic, self._log),
                 began=self._log.began.get(topic),
                 ends=self._ends.get(topic, {}),
                 former_name=former,
@@ -357,22 +357,6 @@ class BaseJob:
         if not done.changes:
             return None
         return Progress(table, done.changes, done.keys, commit_lsn=done.lsn, seconds=time.monotonic() - began)
-
-    def _gap(self, topic: str, table: str) -> int:
-        """The LSN up to which the topic lost records that the log has not read. 0: it lost none.
-
-        Raises:
-            SinkError: the table was not read again since.
-        """
-        if topic not in self._log.gaps:
-            return 0
-        begins = positions.truncate_after_gap(self._spark, self._place.name, topic)
-        if begins is None:
-            raise SinkError(
-                f"{table}: {self._log.gaps[topic]}, so the log lacks changes of the table.",
-                hint=begin_again(table),
-            )
-        return begins - 1
 
     def _folded(self, topics: Collection[str]) -> dict[str, int]:
         """By topic, the LSN up to which its table has folded the log, as far as a mirrored table has the topic.

@@ -117,13 +117,16 @@ class LogReader:
     Args:
         forms: gives the forms of the table.
         bound: greatest LSN that is read.
+
+    Attributes:
+        bound: the same.
     """
 
     def __init__(self, spark: SparkSession, place: Place, forms: Forms, bound: int) -> None:
         self._spark = spark
         self._place = place
         self._forms = forms
-        self._bound = bound
+        self.bound = bound
 
     def part(self, position: Position, topic_id: str | None, *, whole: bool) -> Part:
         """Return the part of the log that the fold must read. SinkError: the log lacks some of its changes.
@@ -131,7 +134,7 @@ class LogReader:
         `topic_id`: Kafka's id of the topic whose records the table has. None: it has none.
         """
         place = self._place
-        if position.reached > self._bound:
+        if position.reached > self.bound:
             raise OvertakenError(
                 f"{place.table}: another writer folded {place.name} beyond the LSN that is known here to be complete.",
                 hint="The next fold has a later bound.",
@@ -192,7 +195,7 @@ class LogReader:
             (sf.col("topic") == self._place.topic)
             & sf.col("kind").isin("change", "truncate")
             & (sf.col("lsn") > part.lower)
-            & (sf.col("lsn") <= self._bound)
+            & (sf.col("lsn") <= self.bound)
         )
         if part.cut is not None:
             lsn, event = part.cut
@@ -258,8 +261,8 @@ class LogReader:
             )
         return found
 
-    def changes(self, part: Part, path: Path) -> DataFrame:
-        """The changes of the part, as changes of the last form."""
+    def records(self, part: Part) -> DataFrame:
+        """The records of the part, as Spark's Kafka source gives them, with `form`, the id of their form."""
         headers = [
             sf.when(
                 sf.col(column).isNotNull(),
@@ -267,7 +270,7 @@ class LogReader:
             )
             for name, column in _HEADERS.items()
         ]
-        records = self._rows(part).select(
+        return self._rows(part).select(
             "key",
             "value",
             sf.filter(sf.array(*headers), lambda each: each.isNotNull()).alias("headers"),
@@ -277,6 +280,10 @@ class LogReader:
             sf.col("ts").alias("timestamp"),
             sf.col("schema_id").alias("form"),
         )
+
+    def changes(self, part: Part, path: Path) -> DataFrame:
+        """The changes of the part, as changes of the last form."""
+        records = self.records(part)
         found = []
         for number, form in enumerate(path.forms):
             mine = records.filter(sf.col("form") == form.schema.schema_id)

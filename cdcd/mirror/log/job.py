@@ -130,7 +130,7 @@ class LogJob:
         place, settings = self._place, self._settings
         self._described = None
         has = positions.read(self._spark, place.name)
-        self._upkeep.deleted, self.gaps, self.began = has.summary.deleted, has.gaps, has.began
+        self._upkeep.deleted, self.gaps, self.began = has.deleted, has.gaps, has.began
         self.stopped = {topic: error for topic, error in self.stopped.items() if topic in has.stopped}
         for topic in sorted(has.stopped.keys() - self.stopped.keys()):
             # A process before this one found it.

@@ -121,6 +121,11 @@ class Positions:
     began: Mapping[str, Began] = field(default_factory=dict)
     is_counted: bool = False
 
+    @property
+    def deleted(self) -> Mapping[str, int]:
+        """By topic, the greatest LSN of a record that retention has deleted."""
+        return self.summary.deleted
+
 
 def read(spark: SparkSession, name: str, version: str = "") -> Positions:
     """Read the positions from the log `name`: its own rows, and the records since the newest row `positions`.

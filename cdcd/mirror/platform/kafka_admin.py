@@ -1,21 +1,19 @@
 """What only Kafka's admin client knows: which topics there are, where they begin and end, and how they are kept.
 
-The client is that of Spark's JVM. A session of Spark Connect cannot call it: `ReadEnds` reads the topics instead.
+The client is that of Spark's JVM. Spark Connect cannot call it: `read_ends.ReadEnds` reads the topics instead.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
 
 from cdcd.core.errors import SinkError, SinkUnavailableError
 from cdcd.mirror.kafka import KafkaSource, Offsets
 from cdcd.mirror.platform.java import LIST, elements, java, mapped
+from cdcd.mirror.platform.read_ends import kafka_failure
 from cdcd.mirror.session import check_classic
 
 TIMEOUT_MS: Final = 15_000
@@ -194,11 +192,6 @@ def _reason(thrown: Any) -> str:
     return str(thrown.toString())
 
 
-_AWAY: Final = re.compile(
-    r"Timeout|timed out|DisconnectException|No resolvable bootstrap|NetworkException|refused|BrokerNotAvailable"
-)
-
-
 class RecordsGoneError(SinkError):
     """Kafka has removed records before the mirror read them."""
 
@@ -213,20 +206,6 @@ def records_gone(what: str) -> RecordsGoneError:
     )
 
 
-def kafka_failure(reason: str, servers: str) -> SinkError | SinkUnavailableError:
-    """What an exception of Kafka's client, in its words, means to us."""
-    if _AWAY.search(reason):
-        return SinkUnavailableError(
-            f"Kafka at {servers} does not answer: {reason}",
-            hint="Check that the brokers run and that kafka.bootstrap_servers has their addresses.",
-        )
-    return SinkError(
-        f"Kafka at {servers} refuses: {reason}",
-        hint="kafka.properties of the mirror are those of Kafka's Java client; the user needs Read and Describe on the "
-        "topics, and on their group.",
-    )
-
-
 class Ends:
     """The ends of topics, each time from a client of its own: for who asks seldom, and for as long as a query runs."""
 
@@ -238,42 +217,3 @@ class Ends:
         """As `Admin.ends`."""
         with Admin(self._spark, self._source) as admin:
             return admin.ends(topics)
-
-
-class ReadEnds:
-    """The ends of topics, in a session of Spark Connect, where the admin client cannot be called: it reads the topics.
-
-    Has the one method of `Admin` that reading changes needs.
-    """
-
-    def __init__(self, spark: SparkSession, source: KafkaSource) -> None:
-        self._spark = spark
-        self._source = source
-
-    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
-        """By topic and partition, the offset after the last committed record. Partitions without records are left out.
-
-        Raises:
-            SinkUnavailableError: no broker answers in time.
-            SinkError: it refuses, or a topic has no record.
-        """
-        return {topic: self._ends(topic) for topic in topics}
-
-    def _ends(self, topic: str) -> dict[int, int]:
-        records = (
-            self._spark.read.format("kafka")
-            .options(**self._source.options())
-            .option("subscribe", topic)
-            .load()
-        )
-        last = records.groupBy("partition").agg(sf.max("offset").alias("last"))
-        try:
-            ends = {row["partition"]: row["last"] + 1 for row in last.collect()}
-        except PySparkException as error:
-            raise kafka_failure(str(error), self._source.bootstrap_servers) from error
-        if not ends:
-            raise SinkError(
-                f"The topic {topic} has no committed record.",
-                hint="Start the daemon, which writes it, or give the prefix that the daemon has as topics.prefix.",
-            )
-        return ends

@@ -253,6 +253,17 @@ class Descriptions:
         found = [topic for topic in self._by_topic if self.table(topic) == table]
         return found[-1] if found else None
 
+    def topic_of(self, table: str) -> str:
+        """Read what is new, and return the topic of `schema.table`. SourceError: the table is not described."""
+        self.refresh()
+        found = self.topic(table)
+        if found is None:
+            raise SourceError(
+                f"No description of {table} is known in {self._topic}.",
+                hint="The daemon describes a table before its first change; the name is schema.table.",
+            )
+        return found
+
     def newest(self, topic: str) -> Form:
         """The form that was described last. KeyError: no form is known."""
         return self._form(self._by_topic[topic])

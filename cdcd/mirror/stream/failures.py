@@ -4,7 +4,8 @@ import re
 from typing import Final
 
 from cdcd.core.errors import CdcdError, FatalError
-from cdcd.mirror.platform.kafka_admin import kafka_failure, records_gone
+from cdcd.mirror.platform.kafka_admin import records_gone
+from cdcd.mirror.platform.read_ends import kafka_failure
 from cdcd.mirror.watching.progress import first_lines
 
 _KAFKA: Final = re.compile(r"org\.apache\.kafka\.common\.errors|KafkaException|TimeoutException: Timeout of")

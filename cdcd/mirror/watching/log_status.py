@@ -15,8 +15,8 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.mirror.base.fold import exists
 from cdcd.mirror.base.formats import MADE_BY, BaseFormat, properties, read_form
+from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.log import positions

@@ -258,6 +258,26 @@ def test_folded_tables_refuse_by_name_what_they_do_not_have(
     assert named in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "said"),
+    [
+        ("none", "id=7", "only tables that are folded from a log"),
+        ("only", "id=7", "only tables that are folded from a log"),
+        ("fold", "id", "COLUMN=VALUE"),
+        ("fold", "id=7 id=8", "once for each column"),
+    ],
+)
+def test_forgetting_a_row_needs_folded_tables_and_a_whole_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, key: str, said: str
+):
+    file = tmp_path / "mirror.yaml"
+    file.write_text(
+        f"name: shop\nkafka: {{bootstrap_servers: 'b:1'}}\ntarget: {{location: /lake}}\nchange_log: {kind}\n"
+    )
+    assert run("forget", "public.t", *key.split(), "--config", str(file)) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark comes with `make spark`")
 def test_a_partition_field_that_is_none_is_refused_with_its_place_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -9,7 +9,7 @@ import pytest
 
 from cdcd.core.errors import CdcdError, SinkError
 from cdcd.core.records.gaps import Aside
-from cdcd.mirror.base import job
+from cdcd.mirror.base import job, plan
 from cdcd.mirror.base.fold import Folded
 from cdcd.mirror.base.formats import IcebergBase
 from cdcd.mirror.base.job import LOOK_S, BaseJob, Found, Known, is_due
@@ -137,7 +137,7 @@ def test_a_table_that_lacks_lost_records_stops_until_it_is_read_again(
     base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
     base._log.gaps = {"t": "partition 0 begins at offset 5, and the log has it up to 1"}
-    monkeypatch.setattr(positions, "truncate_after_gap", lambda *_: None)
+    monkeypatch.setattr(plan, "truncate_after_gap", lambda *_: None)
     assert base._fold("t", 7) is None
     (stopped,) = facts
     assert isinstance(stopped, TableStopped)
@@ -150,7 +150,7 @@ def test_a_table_that_lacks_lost_records_stops_until_it_is_read_again(
         begins.append(place.log_begins)
         return Folded(7)
 
-    monkeypatch.setattr(positions, "truncate_after_gap", lambda *_: 6)
+    monkeypatch.setattr(plan, "truncate_after_gap", lambda *_: 6)
     monkeypatch.setattr(job, "fold", folded)
     base._fold("t", 7)
     assert (begins, base.stopped) == ([5], {})

@@ -1,7 +1,7 @@
 import pytest
 
 from cdcd.core.errors import SinkError, SinkUnavailableError
-from cdcd.mirror.platform.kafka_admin import kafka_failure
+from cdcd.mirror.platform.read_ends import kafka_failure
 
 
 @pytest.mark.parametrize(

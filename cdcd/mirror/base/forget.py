@@ -1,0 +1,233 @@
+"""Remove one key from a log and from the table that is folded from it, with all former versions of both.
+
+The rule: only a row that the source has no more is forgotten, and only after its delete was folded. So the table equals
+the source before and after, and no later fold needs the records that are removed. The position of the table and the
+offsets of the log are kept apart from the commits and records that go.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_, or_
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as sf
+
+from cdcd.core.errors import ConfigError, SourceError, TransientError
+from cdcd.mirror.base.formats import BaseFormat, DeltaBase, IcebergBase
+from cdcd.mirror.base.plan import exists
+from cdcd.mirror.base.reading import LogTables
+from cdcd.mirror.jars import DELTA
+from cdcd.mirror.log import positions
+from cdcd.mirror.log.table import LogPlace
+from cdcd.mirror.platform.sql import quoted, text
+from cdcd.mirror.records.changes import key_of
+from cdcd.mirror.watching.progress import first_lines
+
+_ATTEMPTS: Final = 5
+"""How often a statement is tried while the mirror appends to the log."""
+
+_PLACE: Final = ("topic_id", "part", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the log has of a key.
+
+    Attributes:
+        topic: of the table.
+        records: records with the key, by `_PLACE`.
+        references: other records, whose headers name the key as the former or the later key of their row.
+        other_keys: keys that the row had before or afterwards, as JSON.
+        unreadable: number of records of the topic in quarantine that may be of any key. They stay.
+    """
+
+    topic: str
+    records: Sequence[Row]
+    references: Sequence[Row]
+    other_keys: tuple[str, ...]
+    unreadable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is left of a key in the log or in the table.
+
+    Attributes:
+        name: in SQL.
+        rows: number of rows with the key.
+        files: number of data files.
+        strange: number of data files in the folder that no version has, such as those of a killed process.
+    """
+
+    name: str
+    rows: int
+    files: int
+    strange: int
+
+
+class Forgetting:
+    """The removal of one key. Call `look` first, and `remove` with its result.
+
+    Args:
+        tables: where the table and the log are.
+        table: `schema.table`, of the source.
+        key: values of the key's columns as text, by column.
+
+    Raises:
+        SourceError: the table is not described, or has no key.
+        ConfigError: `key` names other columns than the key has, or a value does not fit the column's type.
+    """
+
+    def __init__(self, tables: LogTables, table: str, key: Mapping[str, str]) -> None:
+        self._tables = tables
+        self._spark = tables.spark
+        self._table = table
+        self._place, forms = tables.located(table)
+        schema = forms.newest(self._place.topic).schema
+        if not schema.key:
+            raise SourceError(
+                f"{table} has no key, so its rows cannot be named.",
+                hint="Delete the rows from the log by a statement of your own, and expire its former versions.",
+            )
+        if set(key) != set(schema.key):
+            raise ConfigError(
+                f"The key of {table} has the columns {', '.join(schema.key)}.",
+                hint=f"Give a value for each of them: {' '.join(f'{name}=VALUE' for name in schema.key)}",
+            )
+        typed = [
+            sf.lit(key[name]).try_cast(schema.column(name).spark).alias(f"v{number}")
+            for number, name in enumerate(schema.key)
+        ]
+        values = self._spark.range(1).select(*typed).collect()[0]
+        for name, value in zip(schema.key, values, strict=True):
+            if value is None:
+                raise ConfigError(
+                    f"The value given for {name} is no {schema.column(name).type}.",
+                    hint=f"Write it as Spark casts it to {schema.column(name).spark.simpleString()}.",
+                )
+        self._key = dict(zip(schema.key, values, strict=True))
+        self._forms = [form for form in forms.all(self._place.topic).values() if form is not None]
+
+    def look(self) -> Found:
+        """Return what the log has of the key.
+
+        Raises:
+            SourceError: the source still has the row.
+            TransientError: the delete of the row is not folded yet.
+            The errors of `LogTables.now`.
+        """
+        if self._rows_of(self._tables.now(self._table)):
+            raise SourceError(
+                f"{self._table}: the source has a row with this key, and a mirror keeps the rows of its source.",
+                hint="Delete the row in PostgreSQL, run cdcd mirror --once, and then this command again.",
+            )
+        if exists(self._spark, self._place.name) and self._rows_of(self._spark.table(self._place.name)):
+            raise TransientError(
+                f"{self._table}: the log has the delete of the row, and the table does not have it yet.",
+                hint="Run cdcd mirror --once, and then this command again.",
+            )
+        log, is_it = self._log(), self._names("key")
+        records = log.filter(is_it).select(*_PLACE, "oldkey", "newkey").collect()
+        named = self._names("oldkey") | self._names("newkey")
+        references = log.filter(~is_it & named).select(*_PLACE, sf.col("key").cast("string")).collect()
+        others = [each for row in records for each in (row["oldkey"], row["newkey"])]
+        others += [row["key"] for row in references]
+        return Found(
+            self._place.topic,
+            records,
+            references,
+            tuple(sorted({each for each in others if each is not None})),
+            log.filter((sf.col("kind") == "unreadable") & ~is_it).count(),
+        )
+
+    def remove(self, found: Found) -> list[Proof]:
+        """Remove the key, and return what is left. No mirror may write to the log and the table meanwhile.
+
+        Raises:
+            ConfigError: a tag or a branch keeps former versions.
+            TransientError: others committed to the log at the same time, several times.
+        """
+        spark, log = self._spark, self._place.log
+        is_delta = self._tables.target.format == DELTA
+        format_: BaseFormat = DeltaBase() if is_delta else IcebergBase()
+        names = [log, *([self._place.name] if exists(spark, self._place.name) else [])]
+        for name in names:
+            format_.check_versions(spark, name)
+        has = positions.read(spark, log)
+        # The log knows its offsets by its records. Without this row, the records that go would be read again.
+        place = LogPlace(log, self._tables.target.format, "")
+        positions.save(spark, place, has, replace(has.summary, number=has.summary.number + 1))
+        self._change(f"DELETE FROM {log} WHERE", found.records)
+        self._change(f"UPDATE {log} SET oldkey = NULL, newkey = NULL WHERE", found.references)
+        for name in names:
+            format_.rewrite(spark, name)
+        for name in names[1:]:
+            there = format_.version(spark, name)
+            if there.position is not None:
+                format_.keep(spark, name, there.pin, there.position)
+        for name in names:
+            format_.drop_versions(spark, name)
+        log_rows = (
+            self._log().filter(self._names("key") | self._names("oldkey") | self._names("newkey")).count()
+        )
+        counts = [log_rows, *[self._rows_of(spark.table(name)) for name in names[1:]]]
+        return [self._proof(format_, name, rows) for name, rows in zip(names, counts, strict=True)]
+
+    def _proof(self, format_: BaseFormat, name: str, rows: int) -> Proof:
+        folder, files = format_.files(self._spark, name)
+        found = (
+            self._spark.read.format("binaryFile")
+            .option("recursiveFileLookup", "true")
+            .option("pathGlobFilter", "*.{parquet,orc}")
+            .load(folder)
+            .select("path")
+            .collect()
+        )
+        there = {row["path"].rpartition("/")[2] for row in found}
+        return Proof(name, rows, len(there), len(there - files))
+
+    def _log(self) -> DataFrame:
+        """The records of the topic."""
+        return self._spark.table(self._place.log).filter(
+            (sf.col("topic") == self._place.topic) & sf.col("day").isNotNull()
+        )
+
+    def _names(self, column: str) -> Column:
+        """Whether a column of the log has the key as JSON, in any form that the table had. Never NULL."""
+        found = []
+        for form in self._forms:
+            if set(self._key) <= set(form.schema.key):
+                parsed = key_of(sf.col(column).cast("string"), form.schema, form.rules)
+                found.append(
+                    reduce(and_, [parsed[name] == sf.lit(value) for name, value in self._key.items()])
+                )
+        return sf.coalesce(reduce(or_, found), sf.lit(False))
+
+    def _rows_of(self, rows: DataFrame) -> int:
+        of_key = [sf.col(quoted(name)) == sf.lit(value) for name, value in self._key.items()]
+        return rows.filter(reduce(and_, of_key)).count()
+
+    def _change(self, statement: str, records: Sequence[Row]) -> None:
+        """Run a statement for records of the log, again if another commit came first."""
+        if not records:
+            return
+        parts: dict[tuple[str, int], list[str]] = {}
+        for row in records:
+            parts.setdefault((row["topic_id"], row["part"]), []).append(str(row["off"]))
+        places = [
+            f"(topic_id = '{text(topic_id)}' AND part = {part} AND off IN ({', '.join(offsets)}))"
+            for (topic_id, part), offsets in sorted(parts.items())
+        ]
+        where = f"topic = '{text(self._place.topic)}' AND ({' OR '.join(places)})"
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._spark.sql(f"{statement} {where}")
+                return
+            except Exception as error:  # formats raise classes of Java, of which PySpark knows a part
+                if attempt == _ATTEMPTS:
+                    raise TransientError(
+                        f"The log {self._place.log} could not be changed: {first_lines(error)}",
+                        hint="Stop the mirror, and run the command again.",
+                    ) from error

@@ -1,0 +1,179 @@
+"""What is to be folded: the table as it is, the part of the log that it lacks, and the forms in between.
+
+A fold carries the plan out. A view of now (`now.py`) reads the same plan, and changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from cdcd.core.errors import SinkError
+from cdcd.core.pasted import begin_again
+from cdcd.mirror.base.formats import TOPIC_ID, BaseFormat, Version, check_made, read_form
+from cdcd.mirror.base.part import Forms, LogReader, Part, PartOfForm, Place
+from cdcd.mirror.base.path import Path, Steps
+from cdcd.mirror.base.position import NO_FORM, Position
+from cdcd.mirror.log.positions import truncate_after_gap
+from cdcd.mirror.platform.sql import condition
+from cdcd.mirror.records.defaults import fits
+from cdcd.mirror.records.descriptions import Form
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check, unfilled
+from cdcd.mirror.targets.same_columns import is_other
+
+_ABSENT: Final = ("DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST")
+"""Conditions of Spark's errors for a table that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be folded into a table.
+
+    Attributes:
+        there: the table as it is. None: there is no table.
+        position: of the table; the position of a table without rows if it is not known.
+        part: of the log, which the table lacks.
+        path: the forms from that of the rows to that of the last change. None: nothing is to be folded.
+        topic: the property that names the topic.
+        whole: the position is not known, so the part replaces all rows.
+    """
+
+    there: Version | None
+    position: Position
+    part: Part
+    path: Path | None = None
+    topic: dict[str, str] = field(default_factory=dict)
+    whole: bool = False
+
+
+def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, log: LogReader) -> Plan:
+    """Read what is to be folded into a table.
+
+    Args:
+        log: reads the part up to its bound.
+
+    Raises:
+        OvertakenError: another writer folded the table beyond the bound.
+        SourceError, SinkError, IncompatibleSchemaError: the table cannot be folded until a person acts.
+    """
+    there = None
+    topic_id = None
+    if exists(spark, place.name):
+        topic_id = check_made(spark, place.name, place.table).get(TOPIC_ID)
+        there = format_.version(spark, place.name)
+    whole = there is not None and there.position is None
+    position = Position(clean=not whole) if there is None or there.position is None else there.position
+    if position.clean and position.lsn >= log.bound:
+        return Plan(there, position, Part(position.lsn))
+    part = log.part(position, topic_id, whole=whole)
+    parts, topic_ids = part.forms, set(part.topic_ids)
+    if not parts and position.clean:
+        return Plan(there, position, part)
+    if topic_id is not None and part.cut is None:
+        topic_ids.add(topic_id)
+    log.check_topic(topic_ids)
+    found = log.described(parts)
+    has = _has(spark, place, position)
+    last = max(parts, key=lambda each: each.last, default=None)
+    newest = None
+    if last is not None:
+        newest = found[last.schema_id]
+    elif has is not None:
+        newest = forms([has.schema_id]).get(has.schema_id)
+    if newest is None:
+        # The log has nothing that could be folded.
+        return Plan(there, position, part)
+    mine = [each for each in parts if not is_other(found[each.schema_id].schema, newest.schema)]
+    _check_relation(place, parts, mine, has, newest)
+    mine.sort(key=lambda each: each.last)
+    # No row from before the truncate stays. So the forms of these rows, and of the truncate, do not matter.
+    later = [found[each.schema_id] for each in mine if (each.first, each.last) != (part.cut, part.cut)]
+    path = Path(None if part.cut else has, later or [newest])
+    return Plan(there, position, part, path, {TOPIC_ID: min(topic_ids)} if topic_ids else {}, whole)
+
+
+def _has(spark: SparkSession, place: Place, position: Position) -> TableSchema | None:
+    """The form that the rows have. None: there are no rows, or all of them are folded again."""
+    if position.form == NO_FORM:
+        return None
+    text = read_form(spark, place.name, position.form)
+    if text is None:
+        raise SinkError(
+            f"{place.table}: {place.name} lacks the property with the form of its rows.",
+            hint=f"DROP TABLE {place.name}: the next fold makes the table again from the log.",
+        )
+    return TableSchema.from_json(text)
+
+
+def _check_relation(
+    place: Place,
+    parts: Sequence[PartOfForm],
+    mine: Sequence[PartOfForm],
+    has: TableSchema | None,
+    newest: Form,
+) -> None:
+    """That a truncate record begins the rows of a relation which took over the name. Else the table stops."""
+    schema, former = newest.schema, place.former_name
+    is_taken = len(mine) < len(parts) or (has is not None and is_other(has, schema))
+    if not is_taken and (has is not None or former is None):
+        return
+    if min(part.first for part in mine) in [part.truncate for part in mine]:
+        return
+    raise IncompatibleSchemaError(
+        schema.table,
+        f"another table has this name now (oid {schema.oid}), or it was called {former} before, and no truncate "
+        "record precedes its rows in this topic.",
+        "",
+    )
+
+
+def steps_of(spark: SparkSession, path: Path) -> Steps:
+    """What becomes of the rows that are there. IncompatibleSchemaError: they cannot be brought to the last form."""
+    check(path.schema)
+    steps = path.steps()
+    for column in steps.defaults.values():
+        if not fits(spark, column):
+            raise unfilled(path.schema.table, column)
+    return steps
+
+
+class KnowsGaps(Protocol):
+    """Attributes of a log: by topic, the greatest LSN that retention has deleted, and why records are missing."""
+
+    @property
+    def deleted(self) -> Mapping[str, int]: ...
+
+    @property
+    def gaps(self) -> Mapping[str, str]: ...
+
+
+def log_begins(spark: SparkSession, log: str, table: str, topic: str, has: KnowsGaps) -> int:
+    """Return the LSN up to which the log lacks rows of the topic. 0: the log has all rows.
+
+    Raises:
+        SinkError: the topic lost records that the log has not read, and the table was not read again since.
+    """
+    deleted = has.deleted.get(topic, 0)
+    if topic not in has.gaps:
+        return deleted
+    begins = truncate_after_gap(spark, log, topic)
+    if begins is None:
+        raise SinkError(
+            f"{table}: {has.gaps[topic]}, so the log lacks changes of the table.",
+            hint=begin_again(table),
+        )
+    return max(deleted, begins - 1)
+
+
+def exists(spark: SparkSession, name: str) -> bool:
+    """Whether there is a table with this name in SQL."""
+    try:
+        return bool(spark.catalog.tableExists(name))
+    except AnalysisException as error:
+        # Delta's answer for a folder without a table.
+        if condition(error) in _ABSENT:
+            return False
+        raise
