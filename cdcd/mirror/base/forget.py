@@ -23,6 +23,7 @@ from cdcd.mirror.log import positions
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.platform.sql import quoted, text
 from cdcd.mirror.records.changes import key_of
+from cdcd.mirror.records.rule import try_cast
 from cdcd.mirror.watching.progress import first_lines
 
 _ATTEMPTS: Final = 5
@@ -97,7 +98,7 @@ class Forgetting:
                 hint=f"Give a value for each of them: {' '.join(f'{name}=VALUE' for name in schema.key)}",
             )
         typed = [
-            sf.lit(key[name]).try_cast(schema.column(name).spark).alias(f"v{number}")
+            try_cast(sf.lit(key[name]), schema.column(name).spark).alias(f"v{number}")
             for number, name in enumerate(schema.key)
         ]
         values = self._spark.range(1).select(*typed).collect()[0]

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from cdcd.mirror.records.rule import Rule
+from cdcd.mirror.records.rule import Rule, try_cast
 
 DIGITS_MAX: Final = 38
 EXACT_DIGITS: Final = 18
@@ -57,14 +57,14 @@ def _plain_date_connect(days: int) -> int:
 def _date_iso(text: Column) -> Column:
     known = sf.when(text == "+5877611-06-21Z", _day(_LATEST_DAY))
     known = known.when(text == "-5877611-06-22Z", _day(_EARLIEST_DAY))
-    return known.otherwise(sf.rtrim(text, sf.lit("Z")).try_cast(DateType()))
+    return known.otherwise(try_cast(sf.regexp_replace(text, "Z$", ""), DateType()))
 
 
 def _time_iso(text: Column) -> Column:
     def part(begin: int) -> Column:
-        return sf.substring(text, begin, 2).try_cast(LongType())
+        return try_cast(sf.substring(text, begin, 2), LongType())
 
-    fraction = sf.rpad(sf.regexp_extract(text, r"\.(\d+)", 1), 6, "0").try_cast(LongType())
+    fraction = try_cast(sf.rpad(sf.regexp_extract(text, r"\.(\d+)", 1), 6, "0"), LongType())
     return ((part(1) * 60 + part(4)) * 60 + part(7)) * 1_000_000 + fraction
 
 
@@ -114,7 +114,7 @@ def _timestamp_connect(millis: Column) -> Column:
 def _timestamp_iso(text: Column) -> Column:
     known = sf.when(text == "+292278994-08-16T23:00:00Z", _timestamp(sf.lit(INFINITE_US["infinity"])))
     known = known.when(text == "-292275055-05-16T23:00:00Z", _timestamp(sf.lit(INFINITE_US["-infinity"])))
-    return known.otherwise(sf.rtrim(text, sf.lit("Z")).try_cast(TimestampNTZType()))
+    return known.otherwise(try_cast(sf.regexp_replace(text, "Z$", ""), TimestampNTZType()))
 
 
 def _base64_url(text: Column) -> Column:
@@ -142,7 +142,7 @@ def _decimal_bytes(precision: int, scale: int) -> Rule:
         elif scale < 0:
             text = sf.concat(text, sf.lit("0" * -scale))
         minus = sf.when(number < 0, sf.lit("-")).otherwise(sf.lit(""))
-        return sf.when(sf.length(data) <= _HEX_DIGITS, sf.concat(minus, text).try_cast(spark))
+        return sf.when(sf.length(data) <= _HEX_DIGITS, try_cast(sf.concat(minus, text), spark))
 
     return Rule(BinaryType(), spark, convert)
 

@@ -10,6 +10,13 @@ from pyspark.sql.types import DataType
 Convert = Callable[[Column], Column]
 
 
+def try_cast(value: Column, type_: DataType) -> Column:
+    """`value` as the type, and NULL if it does not fit."""
+    # Columns of Spark 3.5 have no try_cast. Its casts give NULL, because `spark.sql.ansi.enabled` is off there.
+    cast: Callable[[Column, DataType], Column] = getattr(type(value), "try_cast", type(value).cast)
+    return cast(value, type_)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How values of one form come to be values of a Spark type.

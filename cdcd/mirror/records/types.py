@@ -53,7 +53,7 @@ from pyspark.sql.types import (
 from cdcd.core.errors import ConfigError
 from cdcd.core.records.schemas import TableForm, is_default_lost
 from cdcd.mirror.records.mode_types import INFINITE_US, micros_of_ms, mode_rule, plain_micros_of_ms
-from cdcd.mirror.records.rule import Rule
+from cdcd.mirror.records.rule import Rule, try_cast
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema, mirrored_names
 
 DECIMAL_DIGITS_MAX: Final = 38
@@ -100,7 +100,7 @@ def _timestamp_of_ms(millis: Column) -> Column:
 
 def _timestamptz(text: Column) -> Column:
     infinite = {name: sf.timestamp_micros(sf.lit(micros)) for name, micros in INFINITE_US.items()}
-    return _cases(text, text.try_cast(TimestampType()), infinite)
+    return _cases(text, try_cast(text, TimestampType()), infinite)
 
 
 def _time_of_ms(millis: Column) -> Column:
@@ -209,7 +209,7 @@ def _decimal(precision: int, scale: int) -> Rule:
     if precision > DECIMAL_DIGITS_MAX:
         return _RULES["decimal"]
     spark = DecimalType(precision, scale)
-    return Rule(StringType(), spark, lambda text: text.try_cast(spark), ("NAN",), plain=Decimal)
+    return Rule(StringType(), spark, lambda text: try_cast(text, spark), ("NAN",), plain=Decimal)
 
 
 def _array(element: Rule) -> Rule:
