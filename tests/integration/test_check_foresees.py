@@ -924,6 +924,7 @@ ELSEWHERE: Final = {
     "machine.files": "both processes need a limit of their own: test_bad_input_limits.py",
     "snapshot.query": "five bad queries: test_snapshot_queries.py",
     "registry.unreachable": "a registry that is away is waited for: test_avro.py",
+    "topic.claimed": "it needs a second pipeline: test_own_topics.py",
     "topic.leader": "a broker that is down is waited for; one broker has all leaders",
     "transaction.log": "test_check.py; cdcd run waits for its answer for a minute",
     "start.refused": "what no other code tells: nothing that is known",

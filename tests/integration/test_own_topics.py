@@ -113,7 +113,8 @@ def test_the_second_of_two_pipelines_sets_its_table_aside_until_the_first_is_dro
     assert f"{topic}: pipeline {unique}{order[0]} has claimed it" in " ".join(shown.stdout.split())
     assert topic in existing(broker)
     assert claims(broker, f"{unique}-claims") == [(f"{unique}{order[0]}", topic, True)]
-    insert(database, first, 3)
+    database.execute("INSERT INTO orders VALUES (3)")
+    await_ids(broker, topic, [1, 2, 3])
     assert first.stop() == 0
     # AND after the first one has gone, a new one may have it.
     gone = run_cdcd("drop", "--config", str(first.config_path), "--yes")

@@ -2,6 +2,8 @@ import re
 
 import pytest
 
+from cdcd.core.catalog.relations import ColumnForm
+from cdcd.core.records.schemas import TableForm
 from cdcd.mirror.platform.kafka_admin import TopicFacts
 from cdcd.mirror.stream.topics import policy_problem
 from cdcd.mirror.watching.progress import (
@@ -33,6 +35,34 @@ def test_topics_that_hold_no_rows_are_not_read(monkeypatch: pytest.MonkeyPatch):
     assert pattern.fullmatch("shop.schemas"), "a description may come alone"
     for other in ("shop.checkpoint", "shop.message", "shop.dead.letter", "shopping.public.x"):
         assert not pattern.fullmatch(other)
+
+
+def described(harness: Harness, name: str, topic: str) -> None:
+    """The schemas topic gets the description of a table whose topic has another name."""
+    form = TableForm("public", name, topic, (), (ColumnForm("x", 1, "text", 25, -1, "text"),), oid=900)
+    descriptions = harness.mirror._descriptions
+    descriptions._take(form.record()[1], f"shop.schemas[0]@{len(descriptions._next)}")
+    descriptions._next[0] = descriptions._next.get(0, 0) + 1
+
+
+def test_topics_without_the_prefix_are_read_by_their_descriptions(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(monkeypatch, FakeTable("public.a"), exclude=("public.left",))
+    topics = harness.mirror._topics
+    described(harness, "orders", "orders.v1")
+    described(harness, "left", "left-out")
+    pattern = re.compile(topics.pattern())
+    assert pattern.fullmatch("orders.v1")
+    assert pattern.fullmatch("shop.public.a")
+    for other in ("orders-v1", "left-out", "other.public.a"):
+        assert not pattern.fullmatch(other)
+    assert not topics.has_new
+    # A table that is described later needs another query, and one that is left out does not.
+    described(harness, "left", "left-out-2")
+    assert not topics.has_new
+    described(harness, "lines", "lines")
+    assert topics.has_new
+    assert re.fullmatch(topics.pattern(), "lines")
+    assert not topics.has_new
 
 
 def test_with_consistent_batches_the_checkpoint_moves_the_stream(monkeypatch: pytest.MonkeyPatch):
