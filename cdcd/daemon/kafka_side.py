@@ -11,7 +11,7 @@ from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.checkpoint import PARTITION, OnIgnored, peek_at_start
 from cdcd.adapters.kafka.descriptions import FormerDescriptions, SchemasTopic
-from cdcd.adapters.kafka.errors import fill_names, unavailable
+from cdcd.adapters.kafka.errors import fill_names, rights_hint, unavailable
 from cdcd.adapters.kafka.oversized import Oversized
 from cdcd.adapters.kafka.shared_id import IdSearch, find_sharers, refusal
 from cdcd.adapters.kafka.sink import KnownOfBrokers, Ownership, Sink, SinkReports
@@ -355,8 +355,7 @@ class KafkaSide:
         self._known.topics.update(missing, others)
         self._keyless.update(unchecked)
         if refused:
-            for error in refused.values():
-                fill_names(error, names(self._config))
+            self._name_topics(refused)
             self._topics.difference_update(refused)
             self._keyless.difference_update(refused)
 
@@ -474,11 +473,17 @@ class KafkaSide:
                     found[name] = SinkError(f"Topic {name} does not exist any more.", hint=hint)
                 elif info.may_write is False:
                     found[name] = not_writable(name)
-            for error in found.values():
-                fill_names(error, names(self._config))
+            self._name_topics(found)
             return found
 
         return await self.call(look, anywhere=True)
+
+    def _name_topics(self, refused: Mapping[str, CdcdError]) -> None:
+        """Fill the names of this pipeline, and of topics that do not begin with its prefix, into the hints."""
+        for topic, error in refused.items():
+            if error.hint == rights_hint():
+                error.hint = rights_hint([topic], self._config.topics.prefix)
+            fill_names(error, names(self._config))
 
     async def await_topics(
         self,

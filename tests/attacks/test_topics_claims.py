@@ -33,6 +33,7 @@ def rows(broker: KafkaBroker, topic: str) -> set[int]:
     return {value["after"]["id"] for value in values if value["op"] != "t"}
 
 
+@pytest.mark.attack(gains="one table stands still, and rows are lost or mixed in silence", before="withstood")
 def test_forged_claims_stop_the_table_by_name_and_lose_nothing(
     database: Database, broker: KafkaBroker, daemon: Start, unique: str
 ) -> None:
@@ -64,6 +65,7 @@ def test_forged_claims_stop_the_table_by_name_and_lose_nothing(
     assert process.stop() == 0
 
 
+@pytest.mark.attack(gains="rows in a topic of Kafka's, of a registry or among the claims", before="withstood")
 def test_a_table_cannot_choose_a_topic_of_kafkas_or_of_cdcd(
     database: Database, broker: KafkaBroker, daemon: Start, unique: str
 ) -> None:

@@ -9,7 +9,7 @@ Hints contain placeholders such as `<user>`. A caller that knows the configurati
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -279,9 +279,23 @@ def passes(error: KafkaError) -> bool:
 _NAMES: Final = re.compile(r"<(bootstrap|user|prefix|checkpoint|schemas|transactional\.id)>")
 
 
-def rights_hint() -> str:
-    """Return the hint with the commands that grant the rights on topics."""
-    return _TOPIC_RIGHTS
+NAMED_MAX: Final = 5
+"""Maximum number of topics that a hint names."""
+
+
+def rights_hint(topics: Collection[str] = (), prefix: str = "") -> str:
+    """Return the hint with the commands that grant the rights on topics.
+
+    Args:
+        topics: the topics that are meant, of which those that do not begin with the prefix are named.
+        prefix: prefix of the pipeline's topics, without the point; "": unknown, so no topic is named.
+    """
+    named = [topic for topic in topics if prefix and not topic.startswith(f"{prefix}.")]
+    if not named:
+        return _TOPIC_RIGHTS
+    flags = " ".join(f"--topic {topic}" for topic in named[:NAMED_MAX])
+    more = f" (and {len(named) - NAMED_MAX} more topics)" if len(named) > NAMED_MAX else ""
+    return f"{_ACLS} --operation Write --operation Create {flags}{more}; {_TOPIC_RIGHTS}"
 
 
 def filled(hint: str, names: Mapping[str, str]) -> str:

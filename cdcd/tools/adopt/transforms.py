@@ -162,6 +162,13 @@ def drop_schema_changes(_transform: Transform, _course: Course) -> Verdict:
     return same("A connector of PostgreSQL has no schema change events, and neither has cdcd.")
 
 
+def report_lineage(_transform: Transform, _course: Course) -> Verdict:
+    """OpenLineage, which changes no record."""
+    return differs(
+        "Records are the same. cdcd does not report to OpenLineage: declare the lineage by other means."
+    )
+
+
 CLASSES: Final[Mapping[str, Callable[[Transform, Course], Verdict]]] = {
     FLATTENING: flatten,
     _FORMER_FLATTENING: flatten,
@@ -179,6 +186,7 @@ CLASSES: Final[Mapping[str, Callable[[Transform, Course], Verdict]]] = {
     f"{CONNECT}setschemametadata$value": set_schema,
     f"{CONNECT}setschemametadata$key": set_schema,
     f"{DEBEZIUM}schemachangeeventfilter": drop_schema_changes,
+    f"{DEBEZIUM}openlineage.openlineage": report_lineage,
 }
 """The classes with a counterpart, in lower case, with what judges them.
 
@@ -302,6 +310,8 @@ def _alone(transform: Transform, course: Course) -> Verdict:
         )
     judge = CLASSES.get(transform.type)
     if judge is None:
+        if _is_without_tables(transform, course):
+            return NOWHERE
         return TRANSFORMS[transform.type].said if transform.type in TRANSFORMS else lacks(UNKNOWN_CLASS)
     try:
         return judge(transform, course)
@@ -315,6 +325,16 @@ def _alone(transform: Transform, course: Course) -> Verdict:
         return Verdict(Kind.UNKNOWN, f"{error} {_REACHABLE}")
     except OpenError as error:
         return Verdict(Kind.UNKNOWN, f"{error} Write the value, and run this again.")
+
+
+def _is_without_tables(transform: Transform, course: Course) -> bool:
+    """Whether the predicate selects topics, none of which is a table's, so that the transform has no effect on rows."""
+    try:
+        return (
+            bool(transform.text("predicate")) and not course.reach(transform, skips_tombstones=False).patterns
+        )
+    except (RefusedError, UnreadableError, UndecidedError, OpenError):
+        return False
 
 
 def of_option(name: str, judged: Judged, found: Verdict) -> Verdict:

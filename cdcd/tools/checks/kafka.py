@@ -82,6 +82,7 @@ class BrokerWanted:
         transaction_timeout_s: timeout in seconds; None: the brokers' maximum.
         schemas: topic of descriptions; "": none.
         identity: what this client shows to the broker.
+        prefix: prefix of the pipeline's topics, without the point.
         reads_schemas: True if each start reads the topic of descriptions, which has the ids of a registry's schemas.
     """
 
@@ -95,6 +96,7 @@ class BrokerWanted:
     schemas: str = ""
     identity: ClientIdentity = UNKNOWN
     reads_schemas: bool = False
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +269,9 @@ def check_missing(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]
     elif willing:
         yield Finding("ok", "topic.missing", "topics", f"will be created: {named(willing)}")
         if not facts.cluster.may_alter:
-            yield from _rights_on_missing(facts.acls, willing, {wanted.checkpoint, wanted.schemas})
+            yield from _rights_on_missing(
+                facts.acls, willing, {wanted.checkpoint, wanted.schemas}, wanted.prefix
+            )
         if spec.replication_factor == 1 and brokers > 1:
             yield Finding(
                 "warning",
@@ -279,17 +283,19 @@ def check_missing(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]
 
 
 def _rights_on_missing(
-    acls: TopicAcls | str, missing: Sequence[str], own: Collection[str]
+    acls: TopicAcls | str, missing: Sequence[str], own: Collection[str], prefix: str
 ) -> Iterator[Finding]:
     """Check the rights on topics that do not exist yet, by the ACLs.
 
-    `own`: topics that cdcd also reads.
+    Args:
+        own: topics that cdcd also reads.
+        prefix: as in `BrokerWanted`.
     """
     write = {name: None if isinstance(acls, str) else acls.may_write(name) for name in missing}
     refused = [name for name, may in write.items() if may is False]
     if refused:
         found = f"this principal may not write to topics that do not exist yet: {named(refused)}"
-        yield Finding("error", "topic.rights", "topics", found, rights_hint())
+        yield Finding("error", "topic.rights", "topics", found, rights_hint(refused, prefix))
     read = (
         []
         if isinstance(acls, str)
@@ -306,7 +312,7 @@ def _rights_on_missing(
             "topics",
             "not checked: the right to write to topics that do not exist yet. Kafka reports rights only for topics "
             f"that exist, and {acls if isinstance(acls, str) else HOSTS}: {named(unknown)}",
-            rights_hint(),
+            rights_hint(unknown, prefix),
         )
 
 
@@ -345,7 +351,8 @@ def check_existing(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding
 def _problems(name: str, topic: TopicInfo, facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]:
     subject, config = f"topic {name}", facts.configs.get(name, {})
     if topic.may_write is False:
-        yield Finding("error", "topic.rights", subject, "this principal may not write to it", rights_hint())
+        cure = rights_hint([name], wanted.prefix)
+        yield Finding("error", "topic.rights", subject, "this principal may not write to it", cure)
     if name == wanted.checkpoint and topic.may_read is False:
         yield Finding("error", "topic.rights", subject, "this principal may not read it", rights_hint())
     if name == wanted.schemas and topic.may_read is False:

@@ -168,6 +168,7 @@ def kafka_wanted(config: Config) -> kafka.BrokerWanted:
         message_max_bytes=int(largest) if largest.isdecimal() else kafka.MESSAGE_MAX_BYTES,
         schemas=config.topics.schemas,
         identity=identity_of(connection),
+        prefix=config.topics.prefix,
         reads_schemas=bool(config.topics.schemas) and config.registry.url is not None,
     )
 

@@ -119,6 +119,15 @@ def test_names_are_filled_in_where_they_are_known():
     assert filled(rights_hint(), {}) == rights_hint()
 
 
+def test_a_hint_about_rights_names_topics_without_the_prefix() -> None:
+    assert rights_hint(["shop.public.a"], "shop") == rights_hint() == rights_hint(["orders"])
+    hint = rights_hint(["orders", "shop.public.a", *[f"t{number}" for number in range(6)]], "shop")
+    assert "--operation Write --operation Create --topic orders --topic t0" in hint
+    assert "(and 2 more topics)" in hint
+    assert "shop.public.a" not in hint
+    assert hint.endswith(rights_hint())
+
+
 def test_a_property_that_librdkafka_refuses_is_the_configurations_fault():
     error = property_error(
         KafkaError(KafkaError._INVALID_ARG, 'No such configuration property: "x"'), "Kafka at b"

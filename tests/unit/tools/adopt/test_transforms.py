@@ -198,3 +198,15 @@ def test_names_of_schemas_matter_only_where_there_are_schemas() -> None:
     with_schemas = connector(schema, value__converter__schemas__enable="true")
     assert verdicts(with_schemas)["a"].kind is Kind.IMPOSSIBLE
     assert verdicts(connector({"type": f"{DEBEZIUM}SchemaChangeEventFilter"}))["a"].kind is Kind.SAME
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kind"),
+    [("other.public.orders", Kind.IRRELEVANT), (r"inventory\.public\.orders", Kind.IMPOSSIBLE)],
+)
+def test_a_transform_without_a_counterpart_is_no_matter_if_its_predicate_selects_no_table(
+    pattern: str, kind: Kind
+) -> None:
+    extract = {"type": f"{CONNECT}ExtractField$Key", "field": "id", "predicate": "p"}
+    found = verdicts(connector(extract, **topic_predicate(pattern)), KNOWN)["a"]
+    assert found.kind is kind

@@ -102,7 +102,11 @@ kafka: {bootstrap_servers: 'b:1'}"""
     assert (wanted.slot, wanted.publication, wanted.tables) == ("cdcd_shop", "cdcd_shop", ("a.*",))
     assert (wanted.protocol, wanted.streaming, wanted.two_phase) == (2, "off", True)
     assert wanted.topics == TopicNames(
-        "shop", message="shop.message", schemas="shop.schemas", checkpoint="shop.checkpoint"
+        "shop",
+        message="shop.message",
+        schemas="shop.schemas",
+        checkpoint="shop.checkpoint",
+        claims="cdcd.claims",
     )
 
 
