@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.mirror.jars import DELTA
+from cdcd.mirror.watching.progress import BatchDone
 from cdcd.mirror.watching.status import stream_topics
 from tests.integration.daemon import until
 from tests.spark.jobs import Job
@@ -26,6 +27,11 @@ def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
         made.daemon.start()
         made.daemon.await_streaming()
         yield made
+
+
+def mirrored(job: Job) -> set[str]:
+    """The tables of all batches so far."""
+    return {table.table for fact in job.facts if isinstance(fact, BatchDone) for table in fact.tables}
 
 
 def test_a_mirror_reads_topics_of_other_names_and_those_of_later_tables(
@@ -47,7 +53,7 @@ def test_a_mirror_reads_topics_of_other_names_and_those_of_later_tables(
         source.execute("INSERT INTO a VALUES (3, 3)")
         source.deliver()
         # THEN its topic is read too
-        until(lambda: "public.b" in job.target.list_tables(spark) or None, "the table b", 120)
+        until(lambda: "public.b" in mirrored(job) or None, "the table b", 180)
     finally:
         stop.set()
         running.join(60)

@@ -98,6 +98,7 @@ class Names:
             **{f"CDCD_TOPICS__{each.upper()}": topic for each, topic in topics.items()},
             "CDCD_TOPICS__NAME": DEFAULT,
             "CDCD_TOPICS__NAMES": "{}",
+            "CDCD_TOPICS__RENAME": "[]",
             "CDCD_OUTBOX__TOPICS": "[]",
             "CDCD_SNAPSHOT__MODE": "never",
             "CDCD_TABLES__INCLUDE": "null",

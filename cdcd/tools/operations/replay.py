@@ -117,6 +117,12 @@ def replay(
     emit: Callable[[Batch], None] = _forget
     if output == "topics":
         assert config is not None
+        if config.topic_names().has_claims:
+            raise ConfigError(
+                "A replay writes only to topics that begin with topics.prefix, because it claims no topics, and a "
+                "pipeline may write to the others.",
+                hint="Replay with a configuration without topics.name, topics.rename, topics.names and routes.",
+            )
         topics = ReplayedTopics(
             sink_settings(config, TRANSACTION_S), topic_spec(config), config.topics.schemas or ""
         )

@@ -39,6 +39,12 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_run_never_writes_to_topics_of_other_names():
+    file = REPOSITORY / "config" / "own-topics.yaml"
+    assert load_config(file, {}).topic_names().has_claims
+    assert not configuration(file, Names(NAME), {}).topic_names().has_claims
+
+
 def test_everything_that_a_run_writes_has_a_name_of_its_own(file: Path):
     config = configuration(file, Names(NAME), {})
     assert (config.postgres.slot, config.postgres.publication, config.kafka.transactional_id) == (NAME,) * 3
@@ -54,6 +60,7 @@ def test_everything_that_a_run_writes_has_a_name_of_its_own(file: Path):
     assert config.heartbeat.action_query is None
     assert config.tables.selection.test()(f"{NAME}.rows")
     assert (config.http.host, config.http.port) == ("127.0.0.1", 0)
+    assert not config.topic_names().has_claims
     # The other settings stay.
     given = load_config(file, {})
     assert config.kafka.oversized == given.kafka.oversized
