@@ -1,5 +1,8 @@
-"""deploy/acl.md: the rights in its first table are enough for the daemon, and with its last one for heartbeats."""
+"""deploy/acl.md: the rights in its first table are enough for the daemon, and with other ones for heartbeats and for
+topics of other names.
+"""
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +22,7 @@ from deploy.local.cache import REPOSITORY
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.faults.trial import Trial
+from tests.integration.forked import run_cdcd
 from tests.integration.kafka_rights import allow
 
 ROW = re.compile(
@@ -26,12 +30,12 @@ ROW = re.compile(
 )
 
 
-def documented_rights(pipeline: str, *, heartbeats: bool = False) -> list[AclBinding]:
-    """The first table, or that of heartbeats, for a pipeline of another name than `shop`."""
+def documented_rights(pipeline: str, *, after: str = "") -> list[AclBinding]:
+    """The first table, or the one after these words, for a pipeline of another name than `shop`."""
     text = (REPOSITORY / "deploy" / "acl.md").read_text()
     needed = text.partition("`cdcd check` says more")[0]
-    if heartbeats:
-        needed = text.partition("With heartbeats")[2]
+    if after:
+        needed = text.partition(after)[2].split("\n\n")[1]
     return [
         AclBinding(
             ResourceType[kind.upper().replace(" ", "_")],
@@ -93,7 +97,7 @@ def test_the_documented_rights_are_enough(
     assert process.stop() == 0
 
     # AND WHEN it has heartbeats, and the rights for them
-    rights = documented_rights(unique, heartbeats=True)
+    rights = documented_rights(unique, after="With heartbeats")
     assert len(rights) == 2
     allow(broker.admin_bootstrap_servers, rights)
     process = daemon({**config, "heartbeat": {"interval_s": 0.2}})
@@ -105,6 +109,67 @@ def test_the_documented_rights_are_enough(
     with Reader(broker.admin_bootstrap_servers, unique) as reader:
         keys = [raw.key for raw in reader.read_all()]
     assert sorted(key or b"" for key in keys) == [b'{"id":0}', b'{"id":1}', b'{"id":7}', b'{"number":2}']
+
+
+@pytest.mark.postgres(only=18)
+def test_topics_of_other_names_need_a_right_on_the_claims_and_are_not_protected_without(
+    database: Database,
+    private_broker: Callable[..., KafkaBroker],
+    daemon: Callable[[dict[str, Any]], Daemon],
+    unique: str,
+) -> None:
+    # GIVEN the documented rights, and those on the topics themselves, but none on the claims
+    broker = private_broker(users={"cdcd": "let-me-in"}, mechanism="SCRAM-SHA-512")
+    topics = [
+        AclBinding(
+            ResourceType.TOPIC,
+            "own-",
+            ResourcePatternType.PREFIXED,
+            "User:cdcd",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for operation in (AclOperation.WRITE, AclOperation.CREATE)
+    ]
+    allow(broker.admin_bootstrap_servers, [*documented_rights(unique), *topics])
+    database.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    sasl = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "cdcd",
+        "sasl.password": "let-me-in",
+    }
+    config = configuration(
+        unique,
+        database.dsn(),
+        broker.bootstrap_servers,
+        kafka={"properties": sasl},
+        topics={"name": "own-{table}"},
+    )
+    # WHEN it starts, it goes on, and tells what is not protected; cdcd check tells it too.
+    process = daemon(config)
+    process.await_streaming()
+    database.execute("INSERT INTO item VALUES (1)")
+    process.await_metric("cdcd_events_total", lambda value: value == 1, "c", "public.item")
+    assert process.await_event("topics.unclaimed")["topics"] == 1
+    checked = run_cdcd("check", "--config", str(process.config_path), "--format", "json")
+    (found,) = [each for each in json.loads(checked.stdout)["findings"] if each["code"] == "topic.claims"]
+    assert found["level"] == "warning", found
+    assert "nothing keeps another pipeline" in found["found"]
+    assert "--topic cdcd.claims" in found["fix"]
+    assert process.stop() == 0
+    # AND WHEN it has the documented right, it claims its topic.
+    rights = documented_rights(unique, after="With topics whose names")
+    assert {right.name for right in rights} == {"cdcd.claims"}
+    allow(broker.admin_bootstrap_servers, rights)
+    process.start()
+    database.execute("INSERT INTO item VALUES (2)")
+    process.await_metric("cdcd_events_total", lambda value: value == 1, "c", "public.item")
+    assert not process.saw("topics.unclaimed")
+    with Reader(broker.admin_bootstrap_servers, "cdcd") as reader:
+        assert [raw.topic for raw in reader.read_all()] == ["cdcd.claims"]
+    assert process.stop() == 0
 
 
 @pytest.mark.postgres(only=18)
