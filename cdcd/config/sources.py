@@ -288,6 +288,7 @@ def read_secret_files(layers: Layers) -> None:
         ("http", "read_token_file"),
         ("registry", "password_file"),
         ("registry", "token_file"),
+        ("registry", "oauth", "client_secret_file"),
         ("topics", "checkpoint_key_file"),
         ("snapshot", "signal_token_file"),
         ("context", "token_file"),

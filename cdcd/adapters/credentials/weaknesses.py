@@ -102,6 +102,9 @@ def _files(config: Config) -> Iterator[tuple[str, Path]]:
         "registry.password_file": registry.password_file,
         "registry.token_file": registry.token_file,
         "registry.key_file": registry.key_file,
+        "registry.oauth.client_secret_file": registry.oauth.client_secret_file,
+        "snapshot.signal_token_file": config.snapshot.signal_token_file,
+        "context.token_file": config.context.token_file,
         "columns.hash_key_file": columns.hash_key_file,
         "columns.encryption_key_file": columns.encryption_key_file,
     }
@@ -181,6 +184,7 @@ def _weak_keys(config: Config) -> Iterator[Weakness]:
         "http.token": config.http.token,
         "http.read_token": config.http.read_token,
         "registry.token": config.registry.token,
+        "context.token": config.context.token,
     }
     texts = {key: secret.get_secret_value() for key, secret in tokens.items() if secret is not None}
     named = {f"http.tokens ({name})": token.decode() for name, token in config.http.action_tokens() if name}

@@ -27,6 +27,7 @@ from urllib.parse import quote
 
 from cdcd.adapters.credentials.command import Command, output_of, without_secrets
 from cdcd.adapters.credentials.requests import REDIRECTED, REDIRECTS, opener, reason
+from cdcd.adapters.registry.oauth import ClientCredentials
 from cdcd.config.models import Config
 from cdcd.config.reloading import reread
 from cdcd.config.sections.registry import RegistryConfig
@@ -75,7 +76,11 @@ class Registry:
         self.url = settings.url.rstrip("/")
         self._set: set[str] = set()
         """Subjects whose compatibility has been set as configured."""
-        self._opener = opener(_tls(settings) if self.url.startswith("https:") else None)
+        # Only https needs the certificates; urllib takes no context for http.
+        addresses = (self.url, settings.oauth.token_url or "")
+        is_safe = any(each.startswith("https:") for each in addresses)
+        self._opener = opener(_tls(settings) if is_safe else None)
+        self._credentials = ClientCredentials(self._opener, settings.timeout_s)
 
     def register(self, use: SchemaUse) -> int:
         """Return the id of a schema. The schema is registered under its subject if that is allowed and necessary."""
@@ -185,6 +190,8 @@ class Registry:
                 said = _said(error)
             if error.code in _LATER:
                 raise self._away(f"HTTP {error.code}{said}") from None
+            if error.code in _DENIED:
+                self._credentials.forget()
             raise _RefusedError(error.code, said) from None
         except (OSError, http.client.HTTPException) as error:
             raise self._away(reason(error)) from None
@@ -206,6 +213,12 @@ class Registry:
                 password = _secret(settings, "password")
                 login = base64.b64encode(f"{settings.user}:{password}".encode()).decode()
                 headers["Authorization"] = f"Basic {login}"
+            elif settings.oauth.token_url is not None:
+                headers["Authorization"] = f"Bearer {self._credentials.token(settings.oauth)}"
+                if settings.oauth.logical_cluster is not None:
+                    headers["target-sr-cluster"] = settings.oauth.logical_cluster
+                if settings.oauth.identity_pool is not None:
+                    headers["Confluent-Identity-Pool-Id"] = settings.oauth.identity_pool
             elif settings.token is not None or settings.token_command is not None:
                 headers["Authorization"] = f"Bearer {_secret(settings, 'token')}"
         except TransientError as error:

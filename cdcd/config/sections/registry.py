@@ -9,6 +9,45 @@ from cdcd.config.masking import MASK
 from cdcd.config.types import CommandLine, FilePath, Section, Text
 
 
+class RegistryOAuthConfig(Section):
+    """A login by OAuth's client credentials: cdcd fetches a bearer token, and renews it before it expires."""
+
+    token_url: Text | None = Field(
+        None,
+        description="The token endpoint, such as https://idp.example.com/oauth2/token. null: no login by OAuth.",
+    )
+    client_id: Text | None = Field(None, description="The client's id at the OAuth server.")
+    client_secret: SecretStr | None = Field(None, description="The client's secret.")
+    client_secret_file: FilePath | None = Field(
+        None, description="File that holds client_secret, instead of client_secret."
+    )
+    scope: Text | None = Field(None, description="The scope that is asked for. null: the server's default.")
+    logical_cluster: Text | None = Field(
+        None,
+        description="Confluent Cloud's id of the registry (lsrc-…), sent as the header target-sr-cluster.",
+    )
+    identity_pool: Text | None = Field(
+        None, description="Confluent Cloud's identity pool (pool-…), sent as Confluent-Identity-Pool-Id."
+    )
+
+    @model_validator(mode="after")
+    def _is_address(self) -> "RegistryOAuthConfig":
+        login = (self.token_url, self.client_id, self.client_secret)
+        if any(each is None for each in login) and any(each is not None for each in login):
+            raise ValueError("token_url, client_id and client_secret_file belong together")
+        if self.token_url is not None:
+            parts = urlsplit(self.token_url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+                raise ValueError(
+                    "token_url must begin with http:// or https:// and a host, without user and password"
+                )
+        return self
+
+    @field_serializer("client_secret")
+    def _show_secret(self, secret: SecretStr | None) -> str | None:
+        return None if secret is None else MASK
+
+
 class RegistryConfig(Section):
     """A schema registry with Confluent's API, which `format: avro` and `format: protobuf` need."""
 
@@ -60,6 +99,9 @@ class RegistryConfig(Section):
     token_command: CommandLine | None = Field(
         None, description="Program and arguments that print the token, instead of token."
     )
+    oauth: RegistryOAuthConfig = Field(
+        description="Login by OAuth's client credentials, instead of a password or a token."
+    )
     ca_file: FilePath | None = Field(
         None,
         description="PEM file of the certificate authorities that cdcd trusts for the registry's https. null: those "
@@ -98,6 +140,8 @@ class RegistryConfig(Section):
                 )
         if passwords and tokens:
             raise ValueError("a password and a token are both given; give one of them")
+        if self.oauth.token_url is not None and (passwords or tokens):
+            raise ValueError("oauth and a password or a token are both given; give one of them")
         if (self.certificate_file is None) != (self.key_file is None):
             raise ValueError("certificate_file and key_file belong together")
         return self
