@@ -208,7 +208,7 @@ class Forgetting:
 
     def _rows_of(self, rows: DataFrame) -> int:
         of_key = [sf.col(quoted(name)) == sf.lit(value) for name, value in self._key.items()]
-        return rows.filter(reduce(and_, of_key)).count()
+        return int(rows.filter(reduce(and_, of_key)).count())
 
     def _change(self, statement: str, records: Sequence[Row]) -> None:
         """Run a statement for records of the log, again if another commit came first."""
