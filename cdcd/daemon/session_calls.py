@@ -1,4 +1,4 @@
-"""What a pipeline calls in a session: the stream, the catalog, and the topics."""
+"""The interfaces of a session that the pipeline calls: the stream, the catalog, and the topics."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a metric is: its name, type, labels and meaning, and how docs/metrics.md shows it."""
+"""Definitions of metrics: name, type, labels and meaning, their samples, and their rows in docs/metrics.md."""
 
 import re
 import time

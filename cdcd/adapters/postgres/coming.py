@@ -1,6 +1,7 @@
-"""How much of a large message has come, before the message is complete: libpq keeps an incomplete message to itself.
+"""The size of a large message that is still arriving. libpq gives a message only when the message is complete.
 
-Memory that libpq maps shows the message first. Where the system does not tell that, the bytes of the reads do.
+The memory that libpq maps shows the size first. If the system does not report mapped memory, the bytes of the reads
+show the size.
 """
 
 import fcntl
@@ -119,7 +120,7 @@ class ComingMessage:
                 self._tell(self._bytes)
 
     def arrived(self) -> None:
-        """Begin anew, because a message was complete."""
+        """Forget the counted reads, because a message was complete."""
         if self._reads:
             self._reads = self._bytes = 0
             self._reported = COMING_BYTES

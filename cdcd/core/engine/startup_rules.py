@@ -1,4 +1,4 @@
-"""What a start is told: settings, rules, choices of the operator, and the hints of its errors."""
+"""The inputs of a start: settings, rules, choices of the operator, and the hints of its errors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

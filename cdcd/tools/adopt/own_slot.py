@@ -1,4 +1,4 @@
-"""Whether cdcd gets a slot of its own, or takes the connector's."""
+"""Decides whether cdcd gets a slot of its own or takes the connector's slot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a connector has written: the events of its topics, and the position of its offset."""
+"""A connector's own records: the events in its topics, and the position in its offset."""
 
 import json
 from collections import Counter

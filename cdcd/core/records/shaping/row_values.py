@@ -171,14 +171,15 @@ def unknown_columns(
 
 @dataclass(frozen=True, slots=True)
 class RuleWords:
-    """How the errors of one kind of rules call the rules. `{}` is the table in `once`, else the rules' key.
+    """The words for one kind of rules in errors.
 
     Attributes:
-        key: the rules' section of the configuration.
-        once: what a table can have once.
-        unfit, asks: the rules, as the subject of a sentence.
+        key: the section of the configuration that has the rules.
+        once: the statement that a table can have one such rule or list of rules; `{}` stands for the table.
+        unfit: the beginning of the statement that the rules do not fit a table; `{}` stands for the rules' key.
+        asks: the beginning of the statement that the rules use columns; `{}` stands for the rules' key.
         part: the key that has the expressions.
-        assumed: what consumers get with `old_row: assumed`.
+        assumed: the effect of `old_row: assumed` on consumers.
     """
 
     key: str
