@@ -69,6 +69,8 @@ HIDDEN = (
     "\u00ad",
     "\x9b2J",
     "\U000e0041",
+    "\ufdd0",
+    "\uffff",
 )
 """RIGHT-TO-LEFT OVERRIDE, zero width, isolates, escape sequences, bell, carriage return, NEL and more."""
 

@@ -159,3 +159,80 @@ def test_where_a_fault_of_a_table_stops_the_daemon_the_error_says_how_to_rename_
         words = running.last_words()
         assert "cannot be decoded to UTF-8" in words
         assert "gexec" in words
+
+
+@pytest.mark.attack(
+    gains="another statement in the psql of the DBA, who pastes the hint's command", before="failed"
+)
+@pytest.mark.postgres(only=[13, 18])
+def test_the_command_of_the_hint_renames_and_does_nothing_else(
+    postgres: PostgresServer, broker: KafkaBroker, daemon: Callable[..., Daemon], unique: str
+):
+    with encoded(postgres, unique, "SQL_ASCII") as dsn:
+        with psycopg.connect(dsn, autocommit=True, client_encoding="SQL_ASCII") as sql:
+            for statement in (
+                b"CREATE TABLE t (id int PRIMARY KEY)",
+                b'CREATE TABLE "%s \xe9""; DROP TABLE t; --" (id int PRIMARY KEY)',
+                b'CREATE TABLE c (id int PRIMARY KEY, "%I \xe9 TO x; DROP TABLE t; --" int)',
+                b"CREATE TYPE mood AS ENUM ('\xe9'' TO ''x''; DROP TABLE t; --')",
+                b"CREATE TABLE l (id int PRIMARY KEY, m mood)",
+                b'CREATE TYPE "\xe9"" ; DROP TABLE t; --" AS (n int)',
+                b'CREATE TABLE y (id int PRIMARY KEY, v "\xe9"" ; DROP TABLE t; --")',
+            ):
+                sql.execute(statement)
+            running = daemon(
+                configuration(
+                    unique,
+                    dsn,
+                    broker.bootstrap_servers,
+                    snapshot={"mode": "initial"},
+                    tables={"on_error": "set_aside"},
+                )
+            )
+            running.await_streaming()
+            running.await_event("snapshot.finished")
+            hints = [event["hint"] for event in running.events if event["event"] == "table.aside"]
+            assert len(hints) == 4
+            # WHEN psql runs what each query gives
+            for number, hint in enumerate(hints):
+                command = hint.partition("SELECT ")[2].partition(" \\gexec")[0]
+                command = command.replace("new_name", f"new_name_{number}")
+                ((renames,),) = sql.execute(f"SELECT convert_to({command}, 'SQL_ASCII')".encode()).fetchall()
+                sql.execute(renames)
+            # THEN nothing but names is changed
+            assert sql.execute(b"SELECT count(*) FROM pg_class WHERE relname = 't'").fetchall() == [(1,)]
+            assert sql.execute(b"SELECT count(*) FROM pg_class WHERE relname = 'new_name'").fetchall() == [
+                (2,)
+            ]
+        assert running.stop() == 0
+
+
+@pytest.mark.attack(
+    gains="another owner's table, by a name like the one that cdcd shows for it", before="failed"
+)
+@pytest.mark.postgres(only=[18])
+def test_a_name_in_the_form_of_another_tables_bytes_is_another_table(
+    postgres: PostgresServer, broker: KafkaBroker, daemon: Callable[..., Daemon], unique: str
+):
+    servers = broker.bootstrap_servers
+    with encoded(postgres, unique, "SQL_ASCII") as dsn:
+        with psycopg.connect(dsn, autocommit=True, client_encoding="SQL_ASCII") as sql:
+            twin = '"b\ufdd0e9"'.encode()
+            sql.execute(b'CREATE TABLE "b\xe9" (id int PRIMARY KEY)')
+            sql.execute(b"CREATE TABLE " + twin + b" (id int PRIMARY KEY)")
+            sql.execute(b"CREATE TABLE t (id int PRIMARY KEY)")
+            running = daemon(
+                configuration(
+                    unique, dsn, servers, snapshot={"mode": "initial"}, tables={"on_error": "set_aside"}
+                )
+            )
+            running.await_streaming()
+            running.await_event("snapshot.finished")
+            sql.execute(b"INSERT INTO " + twin + b" VALUES (9)")
+            sql.execute(b"INSERT INTO t VALUES (1)")
+            await_flushed(dsn, f"cdcd_{unique}")
+            aside = {event["oid"] for event in running.events if event["event"] == "table.aside"}
+            assert len(aside) == 2
+        assert running.stop() == 0
+        assert records(servers, unique).keys() == {1}
+        assert records(servers, unique, "b_e9") == {}
