@@ -99,6 +99,7 @@ from tests.sim.settings import (
     TABLE_FAULTS,
     TABLE_FAULTS_AND_KILLS,
     TABLE_FAULTS_AND_ROUTES,
+    TABLE_FAULTS_WHILE_BATCHES_WAIT,
 )
 
 
@@ -289,6 +290,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         ),
         "refused_batch_dropped": _in_engine(TABLE_FAULTS, delivery=aside.DropsTheRefusedBatch),
         "refused_batch_sent_whole": _in_engine(TABLE_FAULTS, queue=aside.SendsTheBatchWhole),
+        "refused_batch_with_tables_of_now": _in_engine(
+            TABLE_FAULTS_WHILE_BATCHES_WAIT, queue=aside.TakesTheTablesOfNow
+        ),
         "refused_batch_stripped_alone": _in_engine(TABLE_FAULTS, queue=aside.StripsTheBatchAlone),
         "logged_confirmed_before_sync": _in_session(DURABLE, log=durable.ConfirmsBeforeSync),
         "logged_open_transaction_confirmed": _in_session(DURABLE, log=durable.ConfirmsOpenTransactions),

@@ -63,6 +63,15 @@ class StripsTheBatchAlone(BatchQueue):
             each.tables = also_aside(each.tables, refused)
 
 
+class TakesTheTablesOfNow(BatchQueue):
+    """A batch that the broker refused says which tables are set aside now, not which were when it was cut."""
+
+    def strip(self, batch: Batch, topics: Collection[str], refused: Collection[AsideTable]) -> None:
+        super().strip(batch, topics, refused)
+        for each in (batch, *self._full):
+            each.tables = self._aside()
+
+
 class SendsTheBatchWhole(BatchQueue):
     """Records that the broker refuses are sent again."""
 

@@ -754,6 +754,9 @@ class Session:
         assert self.engine is not None
         refused = self._refused_topic(action)
         if refused:
+            if self.settings.refused_ticks_max:
+                for _ in range(self.rng.randrange(self.settings.refused_ticks_max)):
+                    yield
             self.engine.refused(action.batch, {refused: SinkError("it is refused")}, self.around.now)
             if self.around.oracle.aside is not None:
                 self.around.oracle.aside.found(self.engine.fates.table())

@@ -137,6 +137,8 @@ class Settings:
     """How often one topic of those that are asked for is refused."""
     p_batch_fault: float = 0.0
     """How often the broker refuses the records of one table in a batch."""
+    refused_ticks_max: int = 0
+    """How long the broker may take to refuse them."""
     row_faults: bool = False
     """Some rows cannot be encoded (`aside.py`)."""
     p_kill_in_fault: float = 0.0
@@ -331,6 +333,19 @@ TABLE_FAULTS_AND_KILLS["durable log"] = {
     **TABLE_FAULTS_AND_KILLS["plain"],
     **{key: value for key, value in DURABLE.items() if key != "p_fault"},
 }
+
+TABLE_FAULTS_WHILE_BATCHES_WAIT: Final[dict[str, Any]] = {
+    **TABLE_FAULTS,
+    "p_batch_fault": 0.25,
+    "refused_ticks_max": 300,
+    "p_topic_fault": 0.3,
+    "row_faults": False,
+    "batch_records_max": 1,
+    "p_kill_in_fault": 0.95,
+    "p_fault": 0.005,
+    "faults": ("disconnect", "crash_daemon"),
+}
+"""Batches that are refused after tables have come back in batches behind them, and sessions that end right after."""
 
 TABLE_FAULTS_AND_ROUTES: Final[dict[str, Any]] = {**TABLE_FAULTS, "routes": True}
 """Tables with several topics, of which one has the fault."""
