@@ -96,6 +96,10 @@ UNIX_US: Final = 1_700_000_000_000_000
 
 TICK_S: Final = 0.05
 
+SLOW_REFUSALS_S: Final = 200.0
+"""Until then, batches are refused late. Otherwise tables would fail and come back for ever."""
+
+
 ACTIONS_AT_ONCE: Final = 6
 
 T = TypeVar("T")
@@ -779,6 +783,8 @@ class Session:
         """A topic of a table whose records in the batch the broker refuses now; "": it takes all."""
         settings = self.settings
         if not settings.p_batch_fault or self._is_mended() or self._has_parts:
+            return ""
+        if settings.refused_ticks_max and self.around.now > SLOW_REFUSALS_S:
             return ""
         topics = {record[0] for record in action.batch.records}
         own = sorted([topic for topic in topics if topic.startswith(f"{TOPIC_PREFIX}.{SCHEMA}.")])
