@@ -21,6 +21,7 @@ from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import alterations, created, digest, present
 from cdcd.mirror.base.formats import (
     BaseFormat,
+    OtherMakerError,
     Version,
     check_made,
     form_property,
@@ -31,6 +32,7 @@ from cdcd.mirror.base.part import Forms, LogReader, OvertakenError, Part, Place
 from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.plan import plan_of, steps_of
 from cdcd.mirror.base.position import NO_VERSION, Carried, Position, is_of
+from cdcd.mirror.base.takeover import take_over
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.defaults import default_of
 from cdcd.mirror.targets.evolution import (
@@ -66,6 +68,7 @@ class Folded:
         attempts: number of statements; more than one if others committed at the same time.
         version: version of the table that equals the source at the bound of the fold. NO_VERSION: there is no table, or
             it is folded beyond the bound.
+        taken_over: LSN after which the fold began, if a mirror without a log had made the table. None: a fold made it.
     """
 
     lsn: int
@@ -73,6 +76,7 @@ class Folded:
     keys: int = 0
     attempts: int = 1
     version: str = NO_VERSION
+    taken_over: int | None = None
 
 
 def fold(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, bound: int) -> Folded:
@@ -83,11 +87,18 @@ def fold(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, b
         SourceError, SinkError, IncompatibleSchemaError: the table cannot be folded until a person acts.
     """
     folding = _Folding(spark, format_, place, forms, bound)
+    taken_over: int | None = None
     try:
         for attempt in range(1, ATTEMPTS + 1):
-            done = folding.attempt()
+            try:
+                done = folding.attempt()
+            except OtherMakerError:
+                taken_over = take_over(spark, format_, place)
+                if taken_over is None:
+                    raise
+                done = None
             if done is not None:
-                return replace(done, attempts=attempt)
+                return replace(done, attempts=attempt, taken_over=taken_over)
     except IncompatibleSchemaError as error:
         # The hint of the error is about tables without a log.
         raise IncompatibleSchemaError(place.table, error.what, begin_again(place.table)) from error

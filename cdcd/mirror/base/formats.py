@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from cdcd.core.errors import ConfigError, SinkError
 from cdcd.mirror.base.position import KEPT, NO_VERSION, PROPERTY, Carried, Kept, Node, Position, position_of
 from cdcd.mirror.platform.sql import condition, parts, quoted, text
+from cdcd.mirror.targets import state
 from cdcd.mirror.targets.table_format import having
 
 MADE_BY: Final = "cdcd.base"
@@ -22,6 +23,10 @@ TOPIC_ID: Final = "cdcd.topic_id"
 
 _FORM: Final = "cdcd.form."
 """What the property of a form is called, before the form's digest."""
+
+
+class OtherMakerError(SinkError):
+    """A table has the name of a folded table, and no fold made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,13 @@ class Version:
 
 
 class BaseFormat(Protocol):
-    """A table format, for tables whose names are in SQL."""
+    """A table format, for tables whose names are in SQL.
+
+    Attributes:
+        guarding: properties without which two folds of a table could both commit.
+    """
+
+    guarding: Mapping[str, str]
 
     def create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
         """Create the table, if there is no table with the name."""
@@ -68,6 +79,9 @@ class BaseFormat(Protocol):
 
     def drop_versions(self, spark: SparkSession, name: str) -> None:
         """Remove all versions but the current one, with their files. No other process may write to a Delta table."""
+
+    def former_state(self, spark: SparkSession, name: str) -> str | None:
+        """Return the state that a mirror without a log (`targets.state`) has left, as JSON. None: there is none."""
 
     def files(self, spark: SparkSession, name: str) -> tuple[str, set[str]]:
         """Return the table's folder, and the names of the data files that a version has."""
@@ -104,6 +118,8 @@ def _kept(found: Mapping[str, str]) -> Kept | None:
 class IcebergBase:
     """Tables of Iceberg 1.12 or later. Former versions of Iceberg lose the position of a MERGE in silence."""
 
+    guarding: Mapping[str, str] = {}
+
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         self._properties = _ICEBERG | dict(given or {})
 
@@ -116,10 +132,13 @@ class IcebergBase:
         # The reference first: each snapshot that it may name is in the list that is read afterwards.
         main = spark.sql(f"SELECT snapshot_id FROM {name}.refs WHERE name = 'main'").collect()
         pin = str(main[0][0]) if main else NO_VERSION
-        rows = spark.sql(f"SELECT snapshot_id, parent_id, summary['{PROPERTY}'] FROM {name}.snapshots")
+        rows = spark.sql(
+            f"SELECT snapshot_id, parent_id, summary['{PROPERTY}'], summary['{FORMER}'] IS NOT NULL "
+            f"FROM {name}.snapshots"
+        )
         nodes = {
-            str(id_): Node(NO_VERSION if parent is None else str(parent), _carried(said))
-            for id_, parent, said in rows.collect()
+            str(id_): Node(_parent(NO_VERSION if parent is None else str(parent), is_former), _carried(said))
+            for id_, parent, said, is_former in rows.collect()
         }
         position = position_of(pin, nodes)
         if position is None:
@@ -159,6 +178,14 @@ class IcebergBase:
         last = f"older_than => TIMESTAMP '{now}', retain_last => 1"
         self._call(spark, name, f"expire_snapshots(table => '{text(name)}', {last})")
 
+    def former_state(self, spark: SparkSession, name: str) -> str | None:
+        there = self.version(spark, name)
+        newest = former_version(there)
+        if newest is None:
+            return None
+        found = spark.table(f"{name}.snapshots").filter(f"snapshot_id = {int(newest)}")
+        return str(found.selectExpr(f"summary['{FORMER}']").collect()[0][0])
+
     def files(self, spark: SparkSession, name: str) -> tuple[str, set[str]]:
         about = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").filter("col_name = 'Location'").collect()
         paths = spark.table(f"{name}.all_files").select("file_path").collect()
@@ -173,8 +200,11 @@ class IcebergBase:
 class DeltaBase:
     """Tables of Delta Lake."""
 
+    # A MERGE that did not see what another one committed fails, even if the two changed other files.
+    guarding: Mapping[str, str] = {"delta.isolationLevel": "Serializable"}
+
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
-        self._properties = _DELTA | dict(given or {})
+        self._properties = {**_DELTA, **self.guarding, **(given or {})}
 
     def create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
         if not name.startswith("delta.`"):
@@ -227,10 +257,22 @@ class DeltaBase:
         with having(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
             spark.sql(f"VACUUM {name} RETAIN 0 HOURS").collect()
 
+    def former_state(self, spark: SparkSession, name: str) -> str | None:
+        there = self.version(spark, name)
+        newest = former_version(there)
+        if newest is None:
+            return None
+        history = spark.sql(f"DESCRIBE HISTORY {name}").filter(f"version = {int(newest)}")
+        return str(json.loads(history.select("userMetadata").collect()[0][0])[FORMER])
+
     def files(self, spark: SparkSession, name: str) -> tuple[str, set[str]]:
         location = str(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
         return location, {path.rpartition("/")[2] for path in spark.table(name).inputFiles()}
 
+
+FORMER: Final = state.PROPERTY
+"""The name under which commits of a mirror without a log carry their state. It also stands for the parent of such a
+commit, which is no version, so that the position of the commit counts as unknown."""
 
 MOVED_ON: Final = "cdcd: another commit came first"
 """What the guard says."""
@@ -253,8 +295,6 @@ _ICEBERG: Final = {
 _DELTA: Final = {
     "delta.columnMapping.mode": "name",
     "delta.enableDeletionVectors": "true",
-    # A MERGE that did not see what another one committed fails, even if the two changed other files.
-    "delta.isolationLevel": "Serializable",
 }
 
 _DELTA_MERGE: Final = {
@@ -279,23 +319,37 @@ def _carried(said: str | None) -> Carried | None:
         return None
 
 
+def _parent(version: str, is_former: bool) -> str:
+    """The parent of a commit. A commit of a mirror without a log has no position that can be read from its parent."""
+    return FORMER if is_former else version
+
+
+def former_version(there: Version) -> str | None:
+    """The newest ancestor that a mirror without a log has committed. None: there is none, or a fold came after it."""
+    version: str | None = there.pin
+    while version is not None and (node := there.nodes.get(version)) is not None:
+        if node.parent == FORMER:
+            return version
+        version = None if node.carried is not None else node.parent
+    return None
+
+
 def _delta_node(row: Any) -> Node:
     version, said = row["version"], row["userMetadata"]
     parameters = row["operationParameters"] or {}
     if row["operation"] == "RESTORE":
         # A RESTORE to a time names no version, so its position is not known.
         return Node(parameters.get("version") or "unknown")
-    carried = None
-    if said is not None:
-        try:
-            carried = _carried(json.loads(said).get(PROPERTY))
-        except (ValueError, AttributeError):
-            carried = None
-    return Node(str(version - 1) if version else NO_VERSION, carried)
+    try:
+        metadata = {} if said is None else dict(json.loads(said))
+    except (ValueError, TypeError):
+        metadata = {}
+    parent = _parent(str(version - 1) if version else NO_VERSION, FORMER in metadata)
+    return Node(parent, _carried(metadata.get(PROPERTY)))
 
 
 def check_made(spark: SparkSession, name: str, table: str) -> dict[str, str]:
-    """Return the properties of a table that a fold made. SinkError: something else made it."""
+    """Return the properties of a table that a fold made. OtherMakerError: something else made it."""
     try:
         found = properties(spark, name)
     except AnalysisException as error:
@@ -304,9 +358,9 @@ def check_made(spark: SparkSession, name: str, table: str) -> dict[str, str]:
             hint=f"Drop or rename {name}, or give target.namespace another value.",
         ) from error
     if found.get(MADE_BY) != "1":
-        raise SinkError(
+        raise OtherMakerError(
             f"{table}: something else than a fold made the table {name}.",
-            hint=f"Drop or rename {name}, or give target.namespace another value. change_log: fold does not take over "
-            "the tables of change_log: none yet.",
+            hint=f"Drop or rename {name}, or give target.namespace another value. If a mirror without a log made the "
+            "table, run cdcd mirror --once, which takes the table over.",
         )
     return found

@@ -41,6 +41,7 @@ from cdcd.mirror.watching.progress import (
     TableFailed,
     TableResumed,
     TableStopped,
+    TableTakenOver,
     first_lines,
 )
 from cdcd.mirror.watching.stops import Stop, Stops
@@ -332,6 +333,8 @@ class BaseJob:
             done = fold(
                 self._spark, self._format, place, lambda ids: self._forms.find(topic, list(ids)), upper
             )
+            if done.taken_over is not None:
+                self._observe(TableTakenOver(table, done.taken_over))
             if left_out is not None:
                 raise set_aside_error(left_out)
             if done.version != NO_VERSION:

@@ -25,13 +25,14 @@ from cdcd.mirror.watching.progress import (
     TableRestored,
     TableResumed,
     TableRolledBack,
+    TableTakenOver,
     TopicUnfit,
     Unmirrored,
     lag_s,
 )
 
 
-def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C901, PLR0912  a table, by kind
+def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C901, PLR0912, PLR0915  a table, by kind
     """A fact for a person. `now`: with a time zone; lag is counted to it."""
     match fact:
         case MirrorStarted():
@@ -85,6 +86,8 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C9
         case TableRolledBack():
             yield f"{fact.table}: {fact.message} Later changes are read from the topic again."
             yield f"  {fact.hint}"
+        case TableTakenOver():
+            yield f"{fact.table} was taken over from a mirror without a log: folds begin after LSN {Lsn(fact.lsn)}"
         case TableMaintained():
             yield (
                 f"{fact.table}: {fact.compacted_files} files into {fact.written_files}, "

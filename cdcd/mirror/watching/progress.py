@@ -295,6 +295,17 @@ class TableRolledBack(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TableTakenOver(Fact):
+    """A table that a mirror without a log made is folded from the log from now on. No row was read again. `lsn`: the
+    fold begins after it.
+    """
+
+    event: ClassVar[str] = "table.taken_over"
+    table: str
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
 class TableMaintained(Fact):
     """Small files were written together, former versions let go."""
 

@@ -1,0 +1,86 @@
+"""A table of a mirror without a log (`change_log: none`) becomes one that is folded from a log. No row is read again.
+
+The former mirror's newest commit has its state: for each partition of the topic, the last change that is in the table.
+The rule: the position that a fold begins with is not above any of these changes, and the offsets after them say which
+records the log must have. So a fold reads some changes again, and stops by name if the log lacks one that it needs.
+
+One change of properties takes the table over. A process that is killed before it does the same again.
+"""
+
+from pyspark.sql import SparkSession
+
+from cdcd.core.errors import SinkError
+from cdcd.core.pasted import begin_again
+from cdcd.mirror.base.columns import comment, digest
+from cdcd.mirror.base.formats import (
+    MADE_BY,
+    TOPIC_ID,
+    BaseFormat,
+    form_property,
+    properties,
+    set_properties,
+)
+from cdcd.mirror.base.part import Place
+from cdcd.mirror.base.position import KEPT, Kept, Position
+from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.targets.making import BUCKETS, DELETES, KIND, PARTITION, SCHEMA
+from cdcd.mirror.targets.state import State
+from cdcd.mirror.targets.target import Kind
+
+_LAYOUT = {
+    BUCKETS: "tables.buckets",
+    DELETES: "tables.deletes: mark",
+    PARTITION: "tables.partition_by",
+}
+"""Properties of tables whose layout a fold does not write, with the option that asked for it."""
+
+
+def take_over(spark: SparkSession, format_: BaseFormat, place: Place) -> int | None:
+    """Take a table over, and return the LSN of its position. None: a fold made the table already, or no mirror made it.
+
+    Raises:
+        SinkError: the table has a layout that folds do not have.
+    """
+    had = properties(spark, place.name)
+    if had.get(MADE_BY) == "1" or SCHEMA not in had or had.get(KIND, Kind.MIRROR.value) != Kind.MIRROR.value:
+        return None
+    said = format_.former_state(spark, place.name)
+    if said is None:
+        return None
+    refused = [option for name, option in _LAYOUT.items() if had.get(name, "1") not in {"1", "remove"}]
+    if refused:
+        raise SinkError(
+            f"{place.table}: {place.name} was made with {refused[0]}, which change_log: fold does not have.",
+            hint=f"Give target.namespace another value, or drop {place.name} and let the daemon read the table again. "
+            f"{begin_again(place.table)}",
+        )
+    state, schema = State.from_json(said), TableSchema.from_json(had[SCHEMA])
+    for column in schema.columns:
+        said_of = comment(column, schema.oid)
+        if said_of:
+            change = f"ALTER COLUMN {quoted(column.name)} COMMENT '{said_of}'"
+            format_.alter(spark, place.name, change)
+    position = begin(state, digest(schema))
+    pin = format_.version(spark, place.name).pin
+    values = {
+        **form_property(digest(schema), schema.to_json()),
+        **({} if state.origin.topic_id is None else {TOPIC_ID: state.origin.topic_id}),
+        KEPT: Kept(pin, position).to_json(),
+        **format_.guarding,
+        MADE_BY: "1",
+    }
+    set_properties(spark, place.name, values)
+    return position.lsn
+
+
+def begin(state: State, form: str) -> Position:
+    """The position with which the folds of a table begin. `form`: digest of the form of its rows."""
+    return Position(
+        # The last change of a partition may be in the middle of a transaction.
+        lsn=min([each.commit_lsn - 1 for each in state.partitions.values()], default=0),
+        reached=state.commit_lsn,
+        form=form,
+        clean=False,
+        ends={part: each.offset + 1 for part, each in state.partitions.items()},
+    )
