@@ -52,7 +52,7 @@ def test_a_table_of_a_mirror_without_a_log_goes_on_without_being_read_again(
         source.deliver()
         stopped = folds.once()
         # THEN they equal the source, and the table that lacks records stops by name
-        assert list(stopped) == ["public.late"]
+        assert {name: error.message for name, error in stopped.items() if name != "public.late"} == {}
         assert "cdcd tables resume public.late" in stopped["public.late"].hint
         assert folds.different("plain", "moved") == []
         taken = [fact.table for fact in folds.facts if isinstance(fact, TableTakenOver)]

@@ -65,7 +65,7 @@ def take_over(spark: SparkSession, format_: BaseFormat, place: Place) -> int | N
     pin = format_.version(spark, place.name).pin
     values = {
         **form_property(digest(schema), schema.to_json()),
-        **({} if state.origin.topic_id is None else {TOPIC_ID: state.origin.topic_id}),
+        **({} if state.origin.topic_id is None else {TOPIC_ID: topic_id(state.origin.topic_id)}),
         KEPT: Kept(pin, position).to_json(),
         **format_.guarding,
         MADE_BY: "1",
@@ -82,5 +82,14 @@ def begin(state: State, form: str) -> Position:
         reached=state.commit_lsn,
         form=form,
         clean=False,
-        ends={part: each.offset + 1 for part, each in state.partitions.items()},
+        # The former mirror counts the marker of a transaction after the last record, and a log does not.
+        ends={part: each.offset for part, each in state.partitions.items()},
     )
+
+
+def topic_id(id_: str) -> str:
+    """Kafka's id of a topic as librdkafka writes it, from the text of Kafka's Java client.
+
+    Both are base64 without padding. Java's client (`Uuid.toString`) has the alphabet that is safe in URLs.
+    """
+    return id_.replace("-", "+").replace("_", "/")
