@@ -258,12 +258,8 @@ class DeltaBase:
             spark.sql(f"VACUUM {name} RETAIN 0 HOURS").collect()
 
     def former_state(self, spark: SparkSession, name: str) -> str | None:
-        there = self.version(spark, name)
-        newest = former_version(there)
-        if newest is None:
-            return None
-        history = spark.sql(f"DESCRIBE HISTORY {name}").filter(f"version = {int(newest)}")
-        return str(json.loads(history.select("userMetadata").collect()[0][0])[FORMER])
+        # Delta's tables are not taken over yet.
+        return None
 
     def files(self, spark: SparkSession, name: str) -> tuple[str, set[str]]:
         location = str(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
@@ -360,7 +356,7 @@ def check_made(spark: SparkSession, name: str, table: str) -> dict[str, str]:
     if found.get(MADE_BY) != "1":
         raise OtherMakerError(
             f"{table}: something else than a fold made the table {name}.",
-            hint=f"Drop or rename {name}, or give target.namespace another value. If a mirror without a log made the "
-            "table, run cdcd mirror --once, which takes the table over.",
+            hint=f"Drop or rename {name}, or give target.namespace another value. If a mirror without a log made "
+            "the table in Iceberg, run cdcd mirror --once, which takes the table over.",
         )
     return found
