@@ -35,6 +35,7 @@ __all__ = [
     "TableRestored",
     "TableResumed",
     "TableStopped",
+    "TableTakenOver",
     "TopicUnfit",
     "Unmirrored",
     "first_lines",
@@ -300,7 +301,7 @@ class TableTakenOver(Fact):
     fold begins after it.
     """
 
-    event: ClassVar[str] = "table.taken_over"
+    event: ClassVar[str] = "table.takeover"
     table: str
     lsn: int
 
