@@ -3,6 +3,7 @@
     python -m tests.spark.over_connect serve FOLDER
     python -m tests.spark.over_connect read SERVER KAFKA PREFIX TABLE
     python -m tests.spark.over_connect stream SERVER KAFKA PREFIX TABLE
+    python -m tests.spark.over_connect fold SERVER KAFKA PREFIX TABLE FOLDER
     python -m tests.spark.over_connect refused SERVER KAFKA
 
 The server prints its address, and ends with its standard input. A client prints one object as JSON.
@@ -11,6 +12,7 @@ The server prints its address, and ends with its standard input. A client prints
 import json
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,18 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError
 from cdcd.mirror.api import apply_changes, read_changes, stream_changes
+from cdcd.mirror.base.formats import IcebergBase
+from cdcd.mirror.base.job import BaseJob
+from cdcd.mirror.base.reading import LogTables
 from cdcd.mirror.jars import ICEBERG
 from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.platform.kafka_admin import Admin
+from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.session import catalog_conf, session
+from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.iceberg import IcebergTarget
+from cdcd.mirror.targets.target import Kind
 
 
 def serve(folder: str) -> None:
@@ -83,6 +92,25 @@ def rows(frame: DataFrame) -> list[str]:
     return sorted(row["row"] for row in text.collect())
 
 
+def fold(server: str, servers: str, prefix: str, table: str, folder: str) -> dict[str, Any]:
+    """Append the topics to a log, fold the tables, and read one of them folded and as of now."""
+    spark = SparkSession.builder.remote(server).getOrCreate()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    source, target = KafkaSource(servers), IcebergTarget("lake")
+    settings = MirrorSettings(prefix, source, prefix, f"{prefix}.schemas", f"{prefix}.checkpoint", "")
+    place = LogPlace(target.own_name("log"), ICEBERG, f"{folder}/checkpoint")
+    client = {"bootstrap.servers": servers}
+    job = BaseJob(spark, settings, place, IcebergBase(), target, client, lambda _: None)
+    job.run(once=True, stop=threading.Event())
+    namespace, _, name = table.partition(".")
+    folded = spark.table(target.name_of(TableSchema("", namespace, name, "", ("id",), ()), Kind.MIRROR))
+    return {
+        "stopped": {name: error.message for name, error in job.stopped.items()},
+        "folded": rows(folded.select(sorted(folded.columns))),
+        "now": rows(LogTables(spark, source, target, prefix).now(table).select(sorted(folded.columns))),
+    }
+
+
 def refused(server: str, servers: str) -> list[str]:
     """What says that it does not work in such a session."""
     spark = SparkSession.builder.remote(server).getOrCreate()
@@ -109,6 +137,7 @@ if __name__ == "__main__":
         "serve": serve,
         "read": read,
         "stream": stream,
+        "fold": fold,
         "refused": refused,
     }
     found = programs[what](*given)

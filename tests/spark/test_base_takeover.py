@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.mirror.jars import ICEBERG
+from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.watching.progress import TableTakenOver
 from tests.spark.folding import Folds
 from tests.spark.jobs import Job
@@ -27,12 +27,13 @@ def ends(source: Source, table: str) -> dict[int, int]:
 
 
 @pytest.mark.timeout(2400)
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_table_of_a_mirror_without_a_log_goes_on_without_being_read_again(
-    stage: Stage, spark: SparkSession, tmp_path: Path
+    stage: Stage, spark: SparkSession, tmp_path: Path, table_format: str
 ) -> None:
-    with stage.source("taken", *TABLES) as source:
-        folds = Folds(spark, source, tmp_path, ICEBERG)
-        today = Job(spark.newSession(), source, folds.folder, ICEBERG)
+    with stage.source(f"taken_{table_format}", *TABLES) as source:
+        folds = Folds(spark, source, tmp_path, table_format)
+        today = Job(spark.newSession(), source, folds.folder, table_format)
         # GIVEN tables of a mirror without a log, with keys that moved, and values that were not sent
         source.deliver()
         assert today.once().stopped == {}

@@ -102,3 +102,26 @@ def test_changes_are_the_same_over_spark_connect_and_what_does_not_work_there_sa
     assert len(said) == 4
     assert all("does not work in a session of Spark Connect" in each for each in said)
     assert all("spark-submit" in each for each in said)
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_a_log_and_the_tables_folded_from_it_are_kept_over_spark_connect(
+    source: Source, server: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    arguments = "fold", server, source.servers, source.name, "public.every", str(tmp_path)
+    # GIVEN a table that is folded by a client of the server
+    first = client(environment, *arguments)
+    assert first["stopped"] == {}
+    assert len(first["folded"]) == 1
+    # WHEN it changes
+    source.execute(
+        "INSERT INTO every (id, price) VALUES (2, 20.5); UPDATE every SET price = 1.5 WHERE id = 1"
+    )
+    source.execute("ALTER TABLE every ADD points int DEFAULT 7; INSERT INTO every (id) VALUES (3)")
+    source.deliver()
+    # THEN the next fold has the changes, and the table as of now is the same
+    second = client(environment, *arguments)
+    assert second["stopped"] == {}
+    assert second["folded"] == second["now"]
+    found = {row["id"]: (row["price"], row["points"]) for row in map(json.loads, second["folded"])}
+    assert found == {1: (1.5, 7), 2: (20.5, 7), 3: (None, 7)}

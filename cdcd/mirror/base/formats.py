@@ -80,8 +80,8 @@ class BaseFormat(Protocol):
     def drop_versions(self, spark: SparkSession, name: str) -> None:
         """Remove all versions but the current one, with their files. No other process may write to a Delta table."""
 
-    def former_state(self, spark: SparkSession, name: str) -> str | None:
-        """Return the state that a mirror without a log (`targets.state`) has left, as JSON. None: there is none."""
+    def former_state(self, spark: SparkSession, name: str, version: str) -> str:
+        """Return the state (`targets.state`) in the commit of a mirror without a log, as JSON."""
 
     def files(self, spark: SparkSession, name: str) -> tuple[str, set[str]]:
         """Return the table's folder, and the names of the data files that a version has."""
@@ -178,12 +178,8 @@ class IcebergBase:
         last = f"older_than => TIMESTAMP '{now}', retain_last => 1"
         self._call(spark, name, f"expire_snapshots(table => '{text(name)}', {last})")
 
-    def former_state(self, spark: SparkSession, name: str) -> str | None:
-        there = self.version(spark, name)
-        newest = former_version(there)
-        if newest is None:
-            return None
-        found = spark.table(f"{name}.snapshots").filter(f"snapshot_id = {int(newest)}")
+    def former_state(self, spark: SparkSession, name: str, version: str) -> str:
+        found = spark.table(f"{name}.snapshots").filter(f"snapshot_id = {int(version)}")
         return str(found.selectExpr(f"summary['{FORMER}']").collect()[0][0])
 
     def files(self, spark: SparkSession, name: str) -> tuple[str, set[str]]:
@@ -257,9 +253,9 @@ class DeltaBase:
         with having(spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
             spark.sql(f"VACUUM {name} RETAIN 0 HOURS").collect()
 
-    def former_state(self, spark: SparkSession, name: str) -> str | None:
-        # Delta's tables are not taken over yet.
-        return None
+    def former_state(self, spark: SparkSession, name: str, version: str) -> str:
+        history = spark.sql(f"DESCRIBE HISTORY {name}").filter(f"version = {int(version)}")
+        return str(json.loads(history.select("userMetadata").collect()[0][0])[FORMER])
 
     def files(self, spark: SparkSession, name: str) -> tuple[str, set[str]]:
         location = str(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
@@ -356,7 +352,7 @@ def check_made(spark: SparkSession, name: str, table: str) -> dict[str, str]:
     if found.get(MADE_BY) != "1":
         raise OtherMakerError(
             f"{table}: something else than a fold made the table {name}.",
-            hint=f"Drop or rename {name}, or give target.namespace another value. If a mirror without a log made "
-            "the table in Iceberg, run cdcd mirror --once, which takes the table over.",
+            hint=f"Drop or rename {name}, or give target.namespace another value. If a mirror without a log made the "
+            "table, run cdcd mirror --once, which takes the table over.",
         )
     return found

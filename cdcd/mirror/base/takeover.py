@@ -17,6 +17,7 @@ from cdcd.mirror.base.formats import (
     TOPIC_ID,
     BaseFormat,
     form_property,
+    former_version,
     properties,
     set_properties,
 )
@@ -45,8 +46,8 @@ def take_over(spark: SparkSession, format_: BaseFormat, place: Place) -> int | N
     had = properties(spark, place.name)
     if had.get(MADE_BY) == "1" or SCHEMA not in had or had.get(KIND, Kind.MIRROR.value) != Kind.MIRROR.value:
         return None
-    said = format_.former_state(spark, place.name)
-    if said is None:
+    newest = former_version(format_.version(spark, place.name))
+    if newest is None:
         return None
     refused = [option for name, option in _LAYOUT.items() if had.get(name, "1") not in {"1", "remove"}]
     if refused:
@@ -55,7 +56,8 @@ def take_over(spark: SparkSession, format_: BaseFormat, place: Place) -> int | N
             hint=f"Give target.namespace another value, or drop {place.name} and let the daemon read the table again. "
             f"{begin_again(place.table)}",
         )
-    state, schema = State.from_json(said), TableSchema.from_json(had[SCHEMA])
+    state = State.from_json(format_.former_state(spark, place.name, newest))
+    schema = TableSchema.from_json(had[SCHEMA])
     for column in schema.columns:
         said_of = comment(column, schema.oid)
         if said_of:
