@@ -272,7 +272,7 @@ class LogJob:
             if stop.is_set():
                 return False
             batches = [
-                each for each in query.recentProgress if each["batchId"] > told and each["numInputRows"] > 0
+                each for each in query.recentProgress if each["batchId"] > told and _rows_read(each) > 0
             ]
             for each in batches:
                 told = each["batchId"]
@@ -385,6 +385,11 @@ def _figures() -> list[Column]:
         sf.max("lsn").alias("lsn"),
         sf.max(sf.unix_micros("ts")).alias("at"),
     ]
+
+
+def _rows_read(progress: Mapping[str, Any]) -> int:
+    """The number of rows that a batch read. Over Spark Connect, the progress has it for each source only."""
+    return sum(source["numInputRows"] for source in progress["sources"])
 
 
 def _batch(name: str, progress: Mapping[str, Any]) -> BatchDone:
