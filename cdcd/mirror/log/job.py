@@ -397,15 +397,17 @@ def _batch(name: str, progress: Mapping[str, Any]) -> BatchDone:
     seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
     if figures is None:
         return BatchDone(progress["batchId"], (), seconds)
-    at = None if figures["at"] is None else positions.instant(figures["at"])
+    # Where the progress is JSON (Spark Connect, Spark 3.5), it lacks the figures that are null.
+    said = figures if isinstance(figures, dict) else figures.asDict()
+    at = said.get("at")
     one = Progress(
         name,
-        figures["records"],
-        figures["changes"],
-        figures["unreadable"],
+        said["records"],
+        said["changes"],
+        said["unreadable"],
         0,
-        figures["lsn"] or 0,
-        at,
+        said.get("lsn") or 0,
+        None if at is None else positions.instant(at),
         seconds,
     )
     return BatchDone(progress["batchId"], (one,), seconds)
