@@ -7,7 +7,8 @@
 #   --secret id=ivy,src=ivysettings.xml    a mirror of Maven's repository, for the jars of Spark
 #   --secret id=ca,src=company.pem         certificates that pip and Java shall trust besides those of the base
 #
-# With the libraries for kafka.oauth.provider and otlp.endpoint: --build-arg EXTRAS="msk azure otel"
+# With the libraries for kafka.oauth.provider, otlp.endpoint and kafka.claim_check_store:
+# --build-arg EXTRAS="msk azure otel s3"
 #
 # It runs with a read-only root file system and as any user: only /var/spool/cdcd is written to. The configuration is
 # /etc/cdcd/cdcd.yaml; for probes and scrapes from outside it must say `http: {host: 0.0.0.0}`.

@@ -31,6 +31,7 @@ LOCKS: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
     "requirements-msk.lock": (("--extra", "msk"), ("requirements.lock",)),
     "requirements-azure.lock": (("--extra", "azure"), ("requirements.lock",)),
     "requirements-otel.lock": (("--extra", "otel"), ("requirements.lock",)),
+    "requirements-s3.lock": (("--extra", "s3"), ("requirements.lock",)),
     "requirements-spark.lock": (("--extra", "spark"), ("requirements.lock",)),
     "requirements-build.lock": (("--only-group", "build"), ()),
     "requirements-dev.lock": (("--group", "dev"), ("requirements.lock", "requirements-build.lock")),

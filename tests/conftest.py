@@ -38,6 +38,7 @@ if find_spec("pyspark") is None:
 # Files that take longest begin first where several workers share the tests: a worker keeps a file to its end.
 LONG = (
     "integration/test_check_foresees.py",
+    "integration/test_claim_store.py",
     "sim/test_simulation.py",
     "integration/test_exactly_once.py",
     "integration/test_table_faults.py",

@@ -47,6 +47,7 @@ from cdcd.daemon.settings import (
     TRANSACTION_S,
     checkpoint_topic,
     checkpoint_writer,
+    claim_store,
     id_use,
     names,
     own_topics,
@@ -258,7 +259,7 @@ class KafkaSide:
             oversized=Oversized(
                 config.kafka.oversized,
                 config.kafka.dead_letter_topic,
-                str(config.kafka.claim_check_directory or ""),
+                claim_store(config.kafka),
                 lambda topic, size, to: report(_oversized(config.kafka.oversized, topic, size, to)),
                 config.topics.message,
             ),

@@ -11,12 +11,14 @@ from cdcd.adapters.credentials.columns import PROCESS_KEY, checkpoint_keys, prot
 from cdcd.adapters.credentials.tokens import request_tokens
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.checkpoint import CheckpointTopic, CheckpointWriter
+from cdcd.adapters.kafka.claim_store import ClaimBucket, ClaimDirectory, ClaimStore
 from cdcd.adapters.kafka.producer import SinkSettings
 from cdcd.adapters.kafka.shared_id import IdUse
 from cdcd.adapters.kafka.topics import TopicSpec
 from cdcd.adapters.postgres.following import Desired
 from cdcd.config.loading import Config
 from cdcd.config.sections.columns import ColumnsConfig
+from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.engine.checkpoint import RecordSettings
@@ -336,3 +338,18 @@ def desired_tables(config: Config) -> Desired:
     postgres = config.postgres
     tables = None if postgres.tables is None else tuple(postgres.tables)
     return Desired(tables, config.tables.selection, drops=postgres.publication_changes != "never")
+
+
+def claim_store(kafka: KafkaConfig) -> ClaimStore | None:
+    """Return the place for claim checks; None if the policy of `kafka.oversized` needs none.
+
+    Raises:
+        ConfigError: the extra that `kafka.claim_check_store` needs is missing, or refuses its settings.
+    """
+    if kafka.oversized != "claim_check":
+        return None
+    store, directory = kafka.claim_check_store, kafka.claim_check_directory
+    if store.url is not None:
+        return ClaimBucket(store.url, store.endpoint, store.region)
+    assert directory is not None, "the configuration is checked"
+    return ClaimDirectory(directory)

@@ -95,6 +95,13 @@ _TABLE: Final = (
         "Whether cdcd can write to `kafka.claim_check_directory`.",
         (8,),
     ),
+    Code(
+        "claim_check.store",
+        "This machine",
+        "Whether the extra that `kafka.claim_check_store` needs is installed, and cdcd can put an object below its "
+        "`url` ([claim checks](claim-checks.md)).",
+        (2, 4, 8),
+    ),
     Code("postgres.unreachable", "PostgreSQL", "PostgreSQL does not answer, or is starting or stopping.", (3,)),
     Code(
         "postgres.refused",

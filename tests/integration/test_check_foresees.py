@@ -921,6 +921,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
 ELSEWHERE: Final = {
     "context.source": "only PostgreSQL 13 sends no messages: test_context.py",
     "otlp.library": "tests/unit/telemetry/test_otlp.py: the environment of the tests has the extra",
+    "claim_check.store": "it needs a store: test_claim_store.py",
     "machine.files": "both processes need a limit of their own: test_bad_input_limits.py",
     "snapshot.query": "five bad queries: test_snapshot_queries.py",
     "registry.unreachable": "a registry that is away is waited for: test_avro.py",

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka import sink as sink_module
+from cdcd.adapters.kafka.claim_store import ClaimDirectory
 from cdcd.adapters.kafka.oversized import CLAIM_CHECK, Oversized, SizeLimits
 from cdcd.adapters.kafka.producer import SinkSettings
 from cdcd.adapters.kafka.sink import KnownOfBrokers, Ownership, Sink, SinkReports
@@ -355,7 +356,9 @@ def test_a_record_that_the_broker_refuses_behind_a_part_is_replaced_when_all_is_
     pipeline = Pipeline(
         broker,
         unique,
-        oversized=Oversized("claim_check", "", str(tmp_path), lambda _topic, size, _to: told.append(size)),
+        oversized=Oversized(
+            "claim_check", "", ClaimDirectory(tmp_path), lambda _topic, size, _to: told.append(size)
+        ),
         properties={"compression.type": "none"},
     )
     large = os.urandom(2_000_000)
@@ -389,7 +392,7 @@ def test_a_record_that_librdkafka_refuses_is_replaced_in_its_place(
     pipeline = Pipeline(
         broker,
         unique,
-        oversized=Oversized("claim_check", "", str(tmp_path)),
+        oversized=Oversized("claim_check", "", ClaimDirectory(tmp_path)),
         properties={"message.max.bytes": 100_000},
     )
     sink = pipeline.sink()
@@ -405,7 +408,9 @@ def test_a_record_that_librdkafka_refuses_is_replaced_in_its_place(
 def test_a_claim_check_directory_that_cannot_be_written_is_found_at_the_start(
     broker: KafkaBroker, unique: str, tmp_path: Path
 ):
-    pipeline = Pipeline(broker, unique, oversized=Oversized("claim_check", "", str(tmp_path / "none")))
+    pipeline = Pipeline(
+        broker, unique, oversized=Oversized("claim_check", "", ClaimDirectory(tmp_path / "none"))
+    )
     with pytest.raises(CdcdError, match="claim-check") as caught:
         pipeline.sink().open()
     assert caught.value.exit_code == 8

@@ -2,8 +2,9 @@
 to a request that the broker refuses for its size.
 
 `fail` stops the daemon with an error that names topic, size and LSN. `dead_letter` sends the whole record to a
-topic for large records. `claim_check` writes the value to a file and sends a small record in its place that names
-the file (Hohpe and Woolf, "Claim Check"). All policies keep the record's position in the order.
+topic for large records. `claim_check` writes the value to a file or an object (`claim_store.py`) and sends a small
+record in its place with the address (Hohpe and Woolf, "Claim Check"). All policies keep the record's position in the
+order.
 
 Every client that may connect to the database may send a logical message of any size, and must not stop the daemon
 with it. So if the policy is `fail`, or the topic for large records refuses the message too, a record without a
@@ -20,19 +21,16 @@ answers before a later record is sent. Compression alone decides whether the bro
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal
 
 from confluent_kafka import KafkaError
 
+from cdcd.adapters.kafka.claim_store import ClaimStore
 from cdcd.adapters.kafka.producer import BATCH_SIZE, SinkSettings
 from cdcd.core.engine.batch import Batch
-from cdcd.core.errors import LimitError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.encoder import (
     HEADER_DIGEST,
@@ -46,15 +44,12 @@ from cdcd.core.records.encoder import (
 Policy = Literal["fail", "dead_letter", "claim_check"]
 
 CLAIM_CHECK: Final = "cdcd.claim_check"
-"""Header of a record in place of a file's contents: the path of the file."""
+"""Header of a record in place of a value that is stored elsewhere: the path of the file, or the URL of the object."""
 
 ORIGIN: Final = "cdcd.topic"
 """Header of a dead letter: the topic for which the record was encoded."""
 
 _OWN_HEADERS: Final = frozenset({CLAIM_CHECK, HEADER_SIZE, ORIGIN})
-
-PROBE: Final = "cdcd-probe"
-"""Prefix of the name of a file that is written and removed, to check that the directory is writable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +70,14 @@ class OversizedRecord:
 class Oversized:
     """The policy for large records, and the destinations of these records.
 
-    `messages_topic`: topic of logical messages. `on_replaced` is called with each record's topic, the size of its
-    value, and its new destination ("" if the value was dropped).
+    `claims`: the place for values, with the policy `claim_check`. `messages_topic`: topic of logical messages.
+    `on_replaced` is called with each record's topic, the size of its value, and its new destination ("" if
+    the value was dropped).
     """
 
     policy: Policy = "fail"
     dead_letter_topic: str = ""
-    directory: str = ""
+    claims: ClaimStore | None = None
     on_replaced: Callable[[str, int, str], None] | None = None
     messages_topic: str = ""
 
@@ -89,22 +85,11 @@ class Oversized:
         """Check that the policy can be followed, before it is needed.
 
         Raises:
-            LimitError: the directory for claim checks cannot be written.
+            LimitError: the place for claim checks refuses a value.
+            SinkUnavailableError: the store for claim checks does not answer.
         """
-        if self.policy != "claim_check":
-            return
-        probe = Path(self.directory) / f"{PROBE}-{os.getpid()}"
-        try:
-            probe.write_bytes(b"")
-        except OSError as error:
-            raise LimitError(
-                f"Cannot write a claim-check file in {self.directory}: {error.strerror}.",
-                hint=f"Create the directory {self.directory} and let this process's user write to it, or point "
-                "kafka.claim_check_directory elsewhere.",
-            ) from error
-        finally:
-            with suppress(OSError):
-                probe.unlink()
+        if self.claims is not None:
+            self.claims.prove()
 
     def takes(self, topic: str, value: bytes | None) -> bool:
         """Return True if a refused record of this topic may be replaced by a smaller one, or sent elsewhere."""
@@ -119,7 +104,8 @@ class Oversized:
         replaced.
 
         Raises:
-            LimitError: the claim-check file cannot be written.
+            LimitError: the place for claim checks refuses the value.
+            SinkUnavailableError: the store for claim checks does not answer.
         """
         sizes = {one.value_bytes for one in refused}
         replaced = False
@@ -173,36 +159,16 @@ class Oversized:
                 value,
                 [*headers, (ORIGIN, topic.encode()), (HEADER_SIZE, size)],
             )
-        path, digest = self._store(value)
-        self._tell(topic, value, str(path))
-        claim = {"claim_check": {"file": str(path), "size": len(value), "sha256": digest}}
-        return (topic, key, json.dumps(claim).encode(), [*headers, (CLAIM_CHECK, str(path).encode())])
+        assert self.claims is not None, "the policy claim_check has a place"
+        digest = hashlib.sha256(value).hexdigest()
+        address = self.claims.keep(value, digest)
+        self._tell(topic, value, address)
+        claim = {"claim_check": {self.claims.field: address, "size": len(value), "sha256": digest}}
+        return (topic, key, json.dumps(claim).encode(), [*headers, (CLAIM_CHECK, address.encode())])
 
     def _tell(self, topic: str, value: bytes, to: str) -> None:
         if self.on_replaced is not None:
             self.on_replaced(topic, len(value), to)
-
-    def _store(self, value: bytes) -> tuple[Path, str]:
-        digest = hashlib.sha256(value).hexdigest()
-        path = Path(self.directory) / f"{digest}.json"
-        part = path.with_suffix(".part")
-        try:
-            with part.open("wb") as file:
-                file.write(value)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-            directory = os.open(self.directory, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-        except OSError as error:
-            raise LimitError(
-                f"Cannot write a claim-check file of {len(value)} bytes in {self.directory}: {error.strerror}.",
-                hint="Free that file system, or point kafka.claim_check_directory elsewhere.",
-            ) from error
-        return path, digest
 
 
 SHRINK: Final = 4
@@ -342,7 +308,7 @@ class Fitting:
         return Alone(produce, self._limits)
 
     def prepare(self, batch: Batch) -> None:
-        """Replace the records that were refused before. LimitError: a claim-check file cannot be written."""
+        """Replace the records that were refused before. Raises what `Oversized.replace` raises."""
         if self._limits.records:
             self._oversized.replace(batch, self._limits.records)
 

@@ -246,9 +246,9 @@ class Sink:
             told: a position that was confirmed to PostgreSQL because of a checkpoint in Kafka.
 
         Raises:
-            TransientError: the broker does not answer.
+            TransientError: the broker, or the store for claim checks, does not answer.
             FatalError: the broker refuses, or cdcd did not write the record in the checkpoint topic.
-            LimitError: cdcd cannot write to the directory for claim checks.
+            LimitError: the place for claim checks refuses a value.
         """
         self._oversized.prove()
         self._told = told

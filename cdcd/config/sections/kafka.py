@@ -1,6 +1,8 @@
 """The keys of `kafka`: where the records go, and where tokens for SASL/OAUTHBEARER come from."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_serializer, model_validator
 
@@ -22,6 +24,10 @@ from cdcd.config.types import (
     TransactionalId,
 )
 from cdcd.core.engine.settings import BatchSettings
+
+_BUCKET_URL: Final = re.compile(
+    r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9](/(?![.]{1,2}(/|$))[A-Za-z0-9_.=-]+)*/?"
+)
 
 
 class OAuthConfig(Section):
@@ -99,6 +105,41 @@ class KafkaTransactionConfig(Section):
     )
 
 
+class ClaimCheckStoreConfig(Section):
+    """Objects of S3-compatible storage for claim checks (docs/claim-checks.md); needs cdcd[s3]."""
+
+    url: Text | None = Field(
+        None,
+        description="Bucket and prefix for oversized: claim_check, such as s3://claims/shop. null: "
+        "claim_check_directory. Never cleaned by cdcd. Credentials come from the environment (AWS_ACCESS_KEY_ID and "
+        "others) or from the instance.",
+    )
+    endpoint: Text | None = Field(
+        None,
+        description="Address of a store that is not Amazon's, such as https://minio:9000. http:// sends rows without "
+        "encryption. null: AWS_ENDPOINT_URL of the environment, or Amazon's address.",
+    )
+    region: Text | None = Field(
+        None, description="Region of the bucket. null: AWS_REGION of the environment, or us-east-1."
+    )
+
+    @model_validator(mode="after")
+    def _is_a_place(self) -> "ClaimCheckStoreConfig":
+        if self.url is not None and not _BUCKET_URL.fullmatch(self.url):
+            raise ValueError(
+                "url must be s3://BUCKET or s3://BUCKET/PREFIX, with letters, digits and _.=- in the prefix"
+            )
+        if self.endpoint is not None:
+            parts = urlsplit(self.endpoint)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("endpoint must begin with http:// or https:// and a host")
+            if parts.username is not None or parts.query:
+                raise ValueError(
+                    "endpoint must have no user, password and query; credentials are in the environment (AWS_…)"
+                )
+        return self
+
+
 class KafkaConfig(Section):
     """Where the records go."""
 
@@ -145,7 +186,8 @@ class KafkaConfig(Section):
         "fail",
         description="Treatment of a record that is larger than the broker accepts. fail: the daemon stops "
         "and names topic, size and LSN; dead_letter: the record goes to dead_letter_topic instead, which must take it; "
-        "claim_check: the record goes to a file in claim_check_directory and a pointer to its topic. A logical message "
+        "claim_check: the value goes to a file in claim_check_directory or to an object of claim_check_store, and a "
+        "record with its address to the topic. A logical message "
         "never stops the daemon: with fail, its record has no value, and an event says so.",
     )
     dead_letter_topic: TopicName = Field(
@@ -156,6 +198,9 @@ class KafkaConfig(Section):
         None,
         description="Directory for oversized: claim_check, where the consumers can read it. Never cleaned "
         "by cdcd.",
+    )
+    claim_check_store: ClaimCheckStoreConfig = Field(
+        description="S3-compatible storage for oversized: claim_check, in place of claim_check_directory."
     )
     retry: RetryConfig = Field(description="Waiting times after a failure of Kafka.")
 
@@ -179,8 +224,11 @@ class KafkaConfig(Section):
 
     @model_validator(mode="after")
     def _claim_check_has_a_place(self) -> "KafkaConfig":
-        if self.oversized == "claim_check" and self.claim_check_directory is None:
-            raise ValueError("oversized: claim_check needs claim_check_directory")
+        places = [one for one in (self.claim_check_directory, self.claim_check_store.url) if one is not None]
+        if self.oversized == "claim_check" and len(places) != 1:
+            raise ValueError(
+                "oversized: claim_check needs claim_check_directory or claim_check_store.url, not both"
+            )
         return self
 
     @model_validator(mode="after")

@@ -7,10 +7,9 @@ from typing import Final
 
 from cdcd import __version__
 from cdcd.adapters.credentials.weaknesses import weaknesses
-from cdcd.adapters.kafka.oversized import Oversized
 from cdcd.build import is_compiled
 from cdcd.config.loading import Config
-from cdcd.core.errors import FILES_HINT, ConfigError, LimitError
+from cdcd.core.errors import FILES_HINT, CdcdError, ConfigError
 from cdcd.daemon.process import (
     BASE_BYTES,
     DEFAULT_BOUNDS,
@@ -23,6 +22,7 @@ from cdcd.daemon.process import (
     message_bytes_max,
     spool_problem,
 )
+from cdcd.daemon.settings import claim_store
 from cdcd.telemetry.findings import Finding, Level, of_error
 from cdcd.telemetry.http import Tls, listening_socket
 from cdcd.telemetry.http_client import status_of
@@ -193,12 +193,15 @@ def _durable(config: Config) -> Iterator[Finding]:
 
 def _claim_checks(config: Config) -> Iterator[Finding]:
     kafka = config.kafka
-    if kafka.oversized != "claim_check":
-        return
-    subject = "kafka.claim_check_directory"
+    in_store = kafka.claim_check_store.url is not None
+    subject = "kafka.claim_check_store" if in_store else "kafka.claim_check_directory"
+    code = "claim_check.store" if in_store else "claim_check.directory"
     try:
-        Oversized(kafka.oversized, directory=str(kafka.claim_check_directory)).prove()
-    except LimitError as error:
-        yield of_error("claim_check.directory", subject, error)
+        store = claim_store(kafka)
+        if store is None:
+            return
+        store.prove()
+    except CdcdError as error:
+        yield of_error(code, subject, error)
     else:
-        yield Finding("ok", "claim_check.directory", subject, str(kafka.claim_check_directory))
+        yield Finding("ok", code, subject, kafka.claim_check_store.url or str(kafka.claim_check_directory))

@@ -335,12 +335,47 @@ class TestProperties:
 class TestOversized:
     def test_a_claim_check_needs_a_directory(self):
         assert problem(MINIMAL + "  oversized: claim_check\n") == (
-            "line 4: kafka: oversized: claim_check needs claim_check_directory"
+            "line 4: kafka: oversized: claim_check needs claim_check_directory or claim_check_store.url, not both"
         )
 
     def test_a_claim_check_with_a_directory_is_accepted(self):
         config = parse_config(MINIMAL + "  oversized: claim_check\n  claim_check_directory: /claims\n", {})
         assert config.kafka.claim_check_directory == Path("/claims")
+
+    def test_a_claim_check_with_a_store_is_accepted(self):
+        store = "{url: s3://claims/shop/2, endpoint: 'https://minio:9000', region: eu-central-1}"
+        config = parse_config(MINIMAL + f"  oversized: claim_check\n  claim_check_store: {store}\n", {})
+        assert config.kafka.claim_check_store.url == "s3://claims/shop/2"
+
+    def test_a_claim_check_has_one_place(self):
+        both = "  claim_check_directory: /claims\n  claim_check_store: {url: s3://claims}\n"
+        assert "not both" in problem(MINIMAL + "  oversized: claim_check\n" + both)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "https://claims.example",
+            "s3://",
+            "s3://claims?secret=hush",
+            "s3://user:hush@claims",
+            "s3://claims/../other",
+            "s3://claims//shop",
+            "s3://claims/a b",
+            "s3://claims/a\\nb",
+        ],
+    )
+    def test_a_store_is_a_bucket_with_a_prefix(self, url: str):
+        said = problem(MINIMAL + f'  claim_check_store: {{url: "{url}"}}\n')
+        assert "url must be s3://BUCKET or s3://BUCKET/PREFIX" in said
+        assert "hush" not in said
+
+    @pytest.mark.parametrize(
+        "endpoint", ["minio:9000", "https://", "https://user:hush@minio", "https://minio?hush", "ftp://minio"]
+    )
+    def test_the_endpoint_of_a_store_has_no_secrets(self, endpoint: str):
+        said = problem(MINIMAL + f'  claim_check_store: {{endpoint: "{endpoint}"}}\n')
+        assert "endpoint must" in said
+        assert "hush" not in said
 
 
 class TestYaml:

@@ -85,6 +85,6 @@ def test_an_addition_is_what_the_included_files_lack() -> None:
 
 
 def test_users_of_the_wheel_see_the_extras_that_are_for_them() -> None:
-    assert set(PROJECT["project"]["optional-dependencies"]) == {"msk", "azure", "otel", "spark"}
+    assert set(PROJECT["project"]["optional-dependencies"]) == {"msk", "azure", "otel", "s3", "spark"}
     locked = {group for options, _ in LOCKS.values() for group in options[1::2]}
     assert locked == {*PROJECT["project"]["optional-dependencies"], *PROJECT["dependency-groups"]}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError
 
+from cdcd.adapters.kafka.claim_store import ClaimDirectory
 from cdcd.adapters.kafka.oversized import (
     BATCH_OVERHEAD,
     CLAIM_CHECK,
@@ -46,7 +47,7 @@ def batch() -> Batch:
 
 def test_a_claim_check_stands_in_for_the_record_in_its_place(tmp_path: Path):
     told: list[tuple[str, int, str]] = []
-    policy = Oversized("claim_check", "", str(tmp_path), lambda *said: told.append(said))
+    policy = Oversized("claim_check", "", ClaimDirectory(tmp_path), lambda *said: told.append(said))
     one = batch()
     assert policy.replace(one, REFUSED)
     topic, key, value, headers = one.records[1]
@@ -80,7 +81,7 @@ def test_nothing_is_replaced_under_the_policy_fail_or_without_a_match():
 
 
 def test_a_directory_that_can_be_written_is_left_as_it_was(tmp_path: Path):
-    Oversized("claim_check", "", str(tmp_path)).prove()
+    Oversized("claim_check", "", ClaimDirectory(tmp_path)).prove()
     assert not list(tmp_path.iterdir())
 
 
@@ -88,13 +89,13 @@ def test_a_directory_that_cannot_be_written_is_told_before_it_is_needed(tmp_path
     (tmp_path / "file").write_bytes(b"")
     for directory in (tmp_path / "none", tmp_path / "file"):
         with pytest.raises(LimitError, match="claim-check") as caught:
-            Oversized("claim_check", "", str(directory)).prove()
+            Oversized("claim_check", "", ClaimDirectory(directory)).prove()
         assert str(directory) in caught.value.hint
 
 
 @pytest.mark.parametrize("policy", ["fail", "dead_letter"])
 def test_the_other_policies_need_no_directory(policy):
-    Oversized(policy, "dead", "/none").prove()
+    Oversized(policy, "dead").prove()
 
 
 MESSAGES = "m"
@@ -119,7 +120,7 @@ def replaced(policy: Oversized, record: Record) -> Record | None:
 @pytest.mark.parametrize("name", ["fail", "dead_letter", "claim_check"])
 def test_a_message_that_is_refused_everywhere_loses_its_value(name, tmp_path: Path):
     told: list[tuple[str, int, str]] = []
-    policy = Oversized(name, "dead", str(tmp_path), lambda *said: told.append(said), MESSAGES)
+    policy = Oversized(name, "dead", ClaimDirectory(tmp_path), lambda *said: told.append(said), MESSAGES)
     topic, key, value, headers = replaced(policy, message(headers=[("h", b"1")])) or pytest.fail("it stops")
     assert (topic, key, value) == (MESSAGES, b"k", None)
     named = dict(headers or ())
@@ -139,7 +140,7 @@ def test_a_message_whose_key_is_what_is_too_large_loses_it():
 
 @pytest.mark.parametrize("name", ["fail", "dead_letter", "claim_check"])
 def test_a_row_that_is_refused_everywhere_is_refused_for_good(name, tmp_path: Path):
-    policy = Oversized(name, "dead", str(tmp_path), None, MESSAGES)
+    policy = Oversized(name, "dead", ClaimDirectory(tmp_path), None, MESSAGES)
     assert replaced(policy, ("t", b"k", VALUE, None)) is None
 
 
