@@ -1,5 +1,6 @@
 """An S3-compatible store: moto's server in a process of its own, behind a proxy that can cut its connections."""
 
+import importlib
 import json
 import os
 import socket
@@ -78,9 +79,7 @@ class S3Store:
 
     def objects(self, name: str) -> dict[str, bytes]:
         """The objects of a bucket, by key."""
-        from obstore.store import S3Store as Client
-
-        client = Client(
+        client = importlib.import_module("obstore.store").S3Store(
             name,
             endpoint=f"http://127.0.0.1:{self._port}",
             client_options={"allow_http": True},
