@@ -42,7 +42,7 @@ from cdcd.core.catalog.routing import TopicNames, collisions, equivalent, parse_
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.records.cloud_events import CLOUDEVENTS
 
-_REGISTERED: Final = ("avro", "protobuf")
+_REGISTERED: Final = ("avro", "protobuf", "json_registry")
 """Formats whose schemas are in a registry."""
 
 
@@ -88,7 +88,8 @@ class Config(Section):
         description="Topics for rows of tables. By default, all rows go to the topic of their table."
     )
     registry: RegistryConfig = Field(
-        description="The schema registry that keys, values and data in avro or protobuf need, by Confluent's API."
+        description="The schema registry that keys, values and data in avro, protobuf and json_registry need, by "
+        "Confluent's API."
     )
     spool: SpoolConfig = Field(description="Storage for changes of transactions that are not committed yet.")
     record: RecordConfig = Field(
@@ -380,12 +381,14 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _has_registry(self) -> "Config":
-        if self.format.key == "avro" and not (self.needs_registry and self.format.value != "protobuf"):
+        data = self.cloudevents.data if self.format.value == CLOUDEVENTS else self.format.value
+        if self.format.key == "avro" and data != "avro":
             raise ValueError(
                 "format.key: avro needs format.value: avro, or cloudevents with cloudevents.data: avro"
             )
-        if self.format.key == "protobuf" and self.format.value != "protobuf":
-            raise ValueError("format.key: protobuf needs format.value: protobuf")
+        for each in ("protobuf", "json_registry"):
+            if self.format.key == each != self.format.value:
+                raise ValueError(f"format.key: {each} needs format.value: {each}")
         if not self.needs_registry:
             return self
         is_event = self.format.value == CLOUDEVENTS

@@ -395,7 +395,7 @@ _TABLE: Final = (
     "URL are wrong.", (4,)),
     Code("registry.setting", "Schema registry", "A certificate or a program of `registry` that cannot be used.", (2,)),
     Code("registry.mode", "Schema registry", "Whether the registry takes new schemas.", (4,)),
-    Code("registry.types", "Schema registry", "Whether the registry takes schemas of AVRO, or PROTOBUF.", (4,)),
+    Code("registry.types", "Schema registry", "Whether the registry takes schemas of AVRO, PROTOBUF or JSON.", (4,)),
     Code("topic.name", "Both sides", "Topics that Kafka cannot distinguish, or whose names Kafka does not allow.",
 (4,)),
     Code("position.state", "Both sides", "Whether slot and checkpoint belong together, without a gap.", (6,)),

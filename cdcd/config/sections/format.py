@@ -16,23 +16,25 @@ _HEX: Final = "hex:"
 class FormatConfig(Section):
     """Format of keys and values of records. A mode has the name and the values of Debezium's option."""
 
-    key: Literal["json", "json_schema", "avro", "protobuf"] = Field(
+    key: Literal["json", "json_schema", "json_registry", "avro", "protobuf"] = Field(
         "json",
         description="json: the key columns as a JSON object. json_schema: an object with this JSON as `payload` and "
         "its schema, as Kafka Connect's JsonConverter writes it with schemas.enable. avro: the key columns in Avro, "
         "in Confluent's wire "
         "format, with a schema in a registry (registry); only beside value: avro, or value: cloudevents with "
-        "cloudevents.data: avro. protobuf: likewise in Protobuf, only beside value: protobuf. If you change this "
-        "value, all keys have other bytes. Records then go to other partitions, and a compacted topic keeps the "
-        "former records beside the new ones.",
+        "cloudevents.data: avro. protobuf: likewise in Protobuf, only beside value: protobuf. json_registry: the "
+        "JSON of json in Confluent's wire format, only beside value: json_registry. If you change this value, all keys "
+        "have other bytes. Records then go to other partitions, and a compacted topic keeps the former records beside "
+        "the new ones.",
     )
-    value: Literal["json", "json_schema", "avro", "protobuf", "cloudevents"] = Field(
+    value: Literal["json", "json_schema", "json_registry", "avro", "protobuf", "cloudevents"] = Field(
         "json",
         description="json: Debezium's envelope. json_schema: the envelope as the payload beside its schema, which "
         "every record repeats: several times as many bytes. avro: the envelope in Avro, in Confluent's wire format, "
         "with a schema in a registry (registry): less than half as many bytes. protobuf: likewise in Protobuf, with "
-        "field numbers that stay when columns come, go and are renamed. cloudevents: each record is an event of "
-        "CloudEvents 1.0 (cloudevents).",
+        "field numbers that stay when columns come, go and are renamed. json_registry: the JSON of json in Confluent's "
+        "wire format, with a JSON Schema in a registry, as JsonSchemaConverter writes it. cloudevents: each record is "
+        "an event of CloudEvents 1.0 (cloudevents).",
     )
     decimal_handling_mode: Literal["string", "precise", "double"] = Field(
         "string",
@@ -73,8 +75,9 @@ class FormatConfig(Section):
     )
     schema_name_adjustment_mode: Literal["none", "avro", "avro_unicode"] = Field(
         "none",
-        description="Names of the schemas of json_schema. none: <topic>.Key, .Value and .Envelope. avro: _ for each "
-        "character that Avro does not take in a name. avro_unicode: _u and four hexadecimal digits, for _ too.",
+        description="Names of the schemas of json_schema and json_registry. none: <topic>.Key, .Value and .Envelope. "
+        "avro: _ for each character that Avro does not take in a name. avro_unicode: _u and four hexadecimal digits, "
+        "for _ too.",
     )
 
     @field_validator("unavailable_value_placeholder")

@@ -49,7 +49,7 @@ class RegistryOAuthConfig(Section):
 
 
 class RegistryConfig(Section):
-    """A schema registry with Confluent's API, which `format: avro` and `format: protobuf` need."""
+    """A schema registry with Confluent's API, which `format: avro`, `protobuf` and `json_registry` need."""
 
     url: Text | None = Field(
         None,
@@ -60,7 +60,8 @@ class RegistryConfig(Section):
     subjects: Literal["topic", "record", "topic_record"] = Field(
         "topic",
         description="Names of the subjects of schemas, as Confluent's strategies make them. topic: TOPIC-key and "
-        "TOPIC-value. record: the full name of the record or message. topic_record: TOPIC- and the full name.",
+        "TOPIC-value. record: the full name of the record or message, in JSON Schema its title. topic_record: TOPIC- "
+        "and the full name.",
     )
     register_schemas: bool = Field(
         True,

@@ -9,6 +9,8 @@ from cdcd.core.records.cloud_events import CLOUDEVENTS
 from cdcd.core.records.cloudevents.avro_events import cloudevents_format
 from cdcd.core.records.debezium_json.encoder import json_format
 from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.json_registry.encoder import json_registry_format
+from cdcd.core.records.json_registry.schemas import JSON_REGISTRY
 from cdcd.core.records.protobuf.encoder import protobuf_format
 from cdcd.core.records.protobuf.form import PROTOBUF
 from cdcd.core.records.stream import MakeFormat, RecordStream
@@ -18,6 +20,7 @@ FORMATS: Final[dict[str, MakeFormat]] = {
     "json_schema": json_format,
     AVRO: avro_format,
     PROTOBUF: protobuf_format,
+    JSON_REGISTRY: json_registry_format,
     CLOUDEVENTS: cloudevents_format,
 }
 """By the name of the values' format. A format takes the format of keys from the settings."""

@@ -139,8 +139,8 @@ class Descriptions:
                 return
             if is_registration(value):
                 raise SinkError(
-                    "The topics of this pipeline have records in Avro or Protobuf, whose schemas are in a registry, "
-                    f"as {where} says. The mirror reads JSON.",
+                    "The topics of this pipeline have records whose schemas are in a registry (Avro, Protobuf or "
+                    f"json_registry), as {where} says. The mirror reads JSON without a registry.",
                     hint="Set format.value: json (and format.key) in the daemon's configuration, with a topics.prefix "
                     "of its own, and mirror those topics.",
                 ) from None

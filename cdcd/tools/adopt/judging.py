@@ -24,14 +24,21 @@ _CLOUDEVENTS: Final = "io.debezium.converters.cloudeventsconverter"
 _CONVERTERS: Final = {
     "io.confluent.connect.avro.avroconverter": ("registry", "avro"),
     "io.confluent.connect.protobuf.protobufconverter": ("registry", "protobuf"),
+    "io.confluent.connect.json.jsonschemaconverter": ("registry", "json_registry"),
 }
 """Converters that have their schemas in a registry, in lower case, with the kinds of options that they have."""
 
 _OF: Final = {option.name: option.converter for option in OPTIONS if option.converter}
 """The kind of converter for each option of one."""
 
+_OF_KEYS: Final = (("avro", "Avro"), ("protobuf", "Protobuf"), ("json_registry", "JSON with a registry"))
+"""Formats of keys that need the same format of values, with their names."""
+
 _OF_JSON: Final = ("schemas.enable", "replace.null.with.default")
 """Options of JsonConverter that the other converters do not have."""
+
+_DECIMALS: Final = "decimal.format"
+"""Option of the converters that write JSON."""
 
 _AT: Final = "value.converter."
 _DATA: Final = f"{_AT}data.serializer.type"
@@ -46,6 +53,11 @@ def of_converter(name: str, options: Mapping[str, str], found: Verdict) -> Verdi
     is_foreign = kind != "events" and kind not in _CONVERTERS.get(converter, ())
     if converter and (is_foreign or (rest in _OF_JSON and converter in _CONVERTERS)):
         found = Verdict(Kind.IRRELEVANT, f"{part}.converter does not have this option.")
+    if rest == _DECIMALS:
+        if converter and ".json." not in converter:
+            found = Verdict(Kind.IRRELEVANT, f"{part}.converter does not have this option.")
+        elif options.get("decimal.handling.mode", "precise").strip().lower() != "precise":
+            found = Verdict(Kind.IRRELEVANT, "decimal.handling.mode leaves no decimals to this option.")
     return _of_events(name, options, found)
 
 
@@ -407,15 +419,11 @@ def _agreed(findings: list[Finding]) -> list[Finding]:
         ):
             why = "cdcd has one setting for keys and values, and uses the setting of the values."
             finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
-        if keys.get("format.key") == "avro" and "avro" not in (
-            values.get("format.value"),
-            values.get("cloudevents.data"),
-        ):
-            why = "cdcd writes keys in Avro only if the values or data are in Avro too. The key is JSON."
-            finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
-        if keys.get("format.key") == "protobuf" and values.get("format.value") != "protobuf":
-            why = "cdcd writes keys in Protobuf only if the values are in Protobuf too. The key is JSON."
-            finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
+        beside = (values.get("format.value"), values.get("cloudevents.data"))
+        for form, name in _OF_KEYS:
+            if keys.get("format.key") == form and form not in beside:
+                why = f"cdcd writes keys in {name} only if the values or data are in {name} too. The key is JSON."
+                finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
         agreed.append(finding)
     return agreed
 

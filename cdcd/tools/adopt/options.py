@@ -30,8 +30,8 @@ class Option:
         default: what is taken if it is not given; None: nothing is, and its absence means nothing.
         is_secret: the value is shown nowhere, and is in the written file by reference only.
         below: the mapping of cdcd's configuration that gets the value, under what a last `*` stands for; "": none.
-        converter: the kind of converter that has the option: registry (Avro and Protobuf), avro, protobuf, or events
-            (CloudEvents); "": it is no option of one of these.
+        converter: the kind of converter that has the option: registry (any with a registry), avro, protobuf,
+            json_registry, or events (CloudEvents); "": it is no option of one of these.
     """
 
     name: str

@@ -6,6 +6,7 @@ It uses the encoders of `cdcd run`, and registers nothing.
 
 import asyncio
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.registry.client import Registry
@@ -13,6 +14,7 @@ from cdcd.config.loading import Config
 from cdcd.core.errors import ConfigError, WithoutBinaryError
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.json_registry.schemas import JSON_REGISTRY, KIND
 from cdcd.core.records.protobuf.form import PROTOBUF
 from cdcd.daemon.rules.tables import described_tables
 from cdcd.telemetry.findings import Finding
@@ -47,6 +49,8 @@ async def look_at_records(
 SUBJECT = "schema registry"
 
 _READ_WRITE = "READWRITE"
+_KINDS: Final = {PROTOBUF: "PROTOBUF", JSON_REGISTRY: KIND}
+"""The registry's type of schemas for each format that needs another type than AVRO."""
 
 
 def examine_kinds(kinds: Sequence[str], wanted: str, *, url: str) -> list[Finding]:
@@ -95,7 +99,7 @@ async def ask_registry(config: Config) -> tuple[Sequence[Finding], None]:
     subjects = await asyncio.to_thread(registry.subjects)
     mode = await asyncio.to_thread(registry.mode)
     kinds = await asyncio.to_thread(registry.kinds)
-    wanted = "PROTOBUF" if config.format.value == PROTOBUF else "AVRO"
+    wanted = _KINDS.get(config.format.value, "AVRO")
     return (
         [
             *examine_registry(mode, subjects, url=registry.url, registers=config.registry.register_schemas),

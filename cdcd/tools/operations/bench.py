@@ -157,7 +157,7 @@ def plan(config: Config, load: Load) -> Iterator[str]:
     yield "It creates these objects, and removes them at its end:"
     yield f"  in PostgreSQL  schema {name} with a table, publication and slot {name}"
     yield f"  in Kafka       the topics {name}.*"
-    if config.format.value in ("avro", "protobuf"):
+    if config.needs_registry:
         yield "  in the schema registry, subjects of these topics. The run does not remove them."
     yield "Other slots keep the WAL of these rows until their readers have passed it, and replicas receive it."
 

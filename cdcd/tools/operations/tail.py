@@ -178,9 +178,9 @@ def follow_topics(
     require_json(
         config,
         "cdcd tail --from topics",
-        "`cdcd tail --from slot` shows the same changes in JSON. A consumer that knows the registry reads Avro and "
-        "Protobuf, such as kafka-avro-console-consumer and kafka-protobuf-console-consumer. A consumer with an SDK of "
-        "CloudEvents reads those.",
+        "`cdcd tail --from slot` shows the same changes in JSON. A consumer that knows the registry reads Avro, "
+        "Protobuf and json_registry, such as kafka-avro-console-consumer, kafka-protobuf-console-consumer and "
+        "kafka-json-schema-console-consumer. A consumer with an SDK of CloudEvents reads those.",
     )
     connection, _ = client.configured(config.kafka)
     follower = Follower(connection, f"{config.name}-tail", topics_of(config, tables), beginning=beginning)

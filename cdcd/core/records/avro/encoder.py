@@ -34,8 +34,7 @@ from cdcd.core.records.avro.around import Around, AvroEnvelope, EventRows, FlatR
 from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.form import AvroForm, known_id
 from cdcd.core.records.avro.messages import AvroMessages, MessageValues, heartbeat_value
-from cdcd.core.records.avro.registered import RegisteredSchemas
-from cdcd.core.records.avro.rows import named_unchanged, write_fields, write_row
+from cdcd.core.records.avro.rows import BinarySchemas, named_unchanged, write_fields, write_row
 from cdcd.core.records.avro.source_block import (
     AvroSourceBlock,
     AvroTableSource,
@@ -141,7 +140,7 @@ class RegistryFormat(Format):
         make_events: MakeEvents | None = None,
     ) -> None:
         self._form = encoding.form()
-        self._schemas = RegisteredSchemas(settings, self._form)
+        self._schemas = BinarySchemas(settings, self._form)
         metadata: RegisteredTransactionMetadata | None = None
         if tables.names.transaction is not None:
             metadata = RegisteredTransactionMetadata(settings, tables.names.transaction, self._form)
@@ -203,14 +202,14 @@ class RegistryFormat(Format):
         )
         if self._flat is not None and flat is not None:
             self._flat.describe(described, flat)
-        self._schemas.describe(described)
+        self._schemas.describe_rows(described)
         if self._events is not None:
             self._events.tables.describe(table)
         self._latest = None
 
     def begin(self, table: TableFragments, out: list[Record]) -> None:
         """See `Format`."""
-        avro = self._schemas.tables[table.relation.oid]
+        avro = self._schemas.rows[table.relation.oid]
         if not avro.value_head:
             self._schemas.ready(avro, out)
             if self._events is not None:
@@ -222,7 +221,7 @@ class RegistryFormat(Format):
     def _avro(self, table: TableFragments) -> AvroTable:
         latest = self._latest
         if latest is None or latest.fragments is not table:
-            latest = self._latest = self._schemas.tables[table.relation.oid]
+            latest = self._latest = self._schemas.rows[table.relation.oid]
         return latest
 
     def _open(self, table: AvroTable) -> BytesWriter:

@@ -3,13 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from librt.strings import BytesWriter
-
-from cdcd.core.protocol.messages import Binary, Value
 from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.form import known_id
-from cdcd.core.records.avro.rows import NULL_IN_KEY
-from cdcd.core.records.avro.tables import AvroTable
+from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.encoder import (
     HEADER_NEW_KEY,
@@ -22,9 +18,57 @@ from cdcd.core.records.encoder import (
 )
 from cdcd.core.records.format import Schemas
 from cdcd.core.records.schema_registrations import SchemaUse
-from cdcd.core.records.unwritable import UnwritableError
 
 _OTHERS: Final = (MESSAGES, HEARTBEATS, TRANSACTIONS)
+
+
+class RegisteredTable:
+    """A table whose records have their schemas in the registry.
+
+    Attributes:
+        fragments: the parts for JSON by the same description.
+        key_use, value_use: the schemas of keys, if these have one in the registry, and of values.
+        key_head, value_head: beginnings of keys and values, once the schemas have ids; empty before.
+        routed_uses: the same schemas under the subjects of other topics that rows are routed to, by topic.
+        routed_heads: beginnings of keys and values in these topics, once the schemas have ids.
+        is_told: whether the schemas topic has the ids of the schemas.
+    """
+
+    def __init__(
+        self,
+        settings: EncoderSettings,
+        form: BinaryForm,
+        fragments: TableFragments,
+        *,
+        topics: Sequence[str],
+        key: Schema | None,
+        value: Schema,
+    ) -> None:
+        self.fragments = fragments
+        topic = fragments.topic
+        self.value_use = form.use(settings, topic, value, "value")
+        self.key_use: SchemaUse | None = None
+        if key is not None and settings.key_format == form.format:
+            self.key_use = form.use(settings, topic, key, "key")
+        self.routed_uses: dict[str, tuple[SchemaUse | None, SchemaUse]] = {}
+        self.routed_heads: dict[str, tuple[bytes, bytes]] = {}
+        for each in topics:
+            if each != topic:
+                key_use = None
+                if key is not None and self.key_use is not None:
+                    key_use = form.use(settings, each, key, "key")
+                self.routed_uses[each] = key_use, form.use(settings, each, value, "value")
+        self.key_head = self.value_head = b""
+        self.is_told = False
+
+    @property
+    def uses(self) -> tuple[SchemaUse, ...]:
+        """The schemas that the records use, each once."""
+        found: list[SchemaUse | None] = [self.key_use, self.value_use]
+        for pair in self.routed_uses.values():
+            found += pair
+        # Under the strategy `record`, several topics have the same subject.
+        return tuple(dict.fromkeys([use for use in found if use is not None]))
 
 
 class RegisteredSchemas(Schemas):
@@ -35,7 +79,7 @@ class RegisteredSchemas(Schemas):
     """
 
     def __init__(self, settings: EncoderSettings, form: BinaryForm) -> None:
-        self.tables: dict[int, AvroTable] = {}
+        self.tables: dict[int, RegisteredTable] = {}
         self._settings = settings
         self._form = form
         self._uses: dict[int, tuple[SchemaUse, ...]] = {}
@@ -47,7 +91,7 @@ class RegisteredSchemas(Schemas):
         """Set the schemas of messages, heartbeats or transactions."""
         self._uses[kind] = tuple([use for use in uses if use is not None])
 
-    def describe(self, table: AvroTable) -> None:
+    def describe(self, table: RegisteredTable) -> None:
         """Take a table that is described anew."""
         oid = table.fragments.relation.oid
         known = self.tables.get(oid)
@@ -87,7 +131,7 @@ class RegisteredSchemas(Schemas):
             ids = self._settings.schema_ids
             out.extend([(topic, *ids.record(use), None) for use in uses])
 
-    def ready(self, table: AvroTable, out: list[Record]) -> None:
+    def ready(self, table: RegisteredTable, out: list[Record]) -> None:
         """Take the ids of the table's schemas before its first record under this description, and write them to the
         schemas topic.
         """
@@ -121,18 +165,3 @@ class RegisteredSchemas(Schemas):
                 for name, each in headers
             ]
         return topic, key, value, headers
-
-    def check(self, table: TableFragments, column: int, value: Value) -> None:
-        """See `Schemas`."""
-        place = self.tables[table.relation.oid].places[column]
-        converter = place.converter
-        if converter is None:
-            return
-        out = BytesWriter()
-        if value is None:
-            if place.null is None:
-                raise UnwritableError(*NULL_IN_KEY)
-        elif isinstance(value, Binary):
-            converter.write_binary(value.data, 0, len(value.data), out)
-        elif isinstance(value, bytes):
-            converter.write(value, 0, len(value), out)

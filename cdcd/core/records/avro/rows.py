@@ -6,11 +6,14 @@ from librt.strings import BytesWriter
 
 from cdcd.core.catalog.copytext import NULL as COPY_NULL
 from cdcd.core.catalog.copytext import OTHER_WIDTH, split_row, value_in
+from cdcd.core.protocol.messages import Binary, Value
 from cdcd.core.protocol.peek import BINARY, NULL, TEXT, UNCHANGED, VALUE_HEAD_BYTES, value_size
+from cdcd.core.records.avro.converters import BinaryForm
+from cdcd.core.records.avro.registered import RegisteredSchemas
 from cdcd.core.records.avro.tables import AvroPlace, AvroTable
 from cdcd.core.records.avro.writing import BUFFER_BYTES_MAX, append_slice
-from cdcd.core.records.debezium_json.table_fragments import Headers
-from cdcd.core.records.encoder import HEADER_UNCHANGED
+from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
+from cdcd.core.records.encoder import HEADER_UNCHANGED, EncoderSettings
 from cdcd.core.records.unwritable import UnwritableError
 
 if TYPE_CHECKING:
@@ -159,3 +162,35 @@ def write_fields(table: AvroTable, line: bytes, buffer: BytesWriter) -> None:
                 place.data, place.kind = value, TEXT
                 place.at, place.until = at, len(value)
         place.begin, place.end = begin, len(buffer)
+
+
+class BinarySchemas(RegisteredSchemas):
+    """The schemas of tables whose values are binary.
+
+    Attributes:
+        rows: the tables as last described, with the converters of their columns.
+    """
+
+    def __init__(self, settings: EncoderSettings, form: BinaryForm) -> None:
+        RegisteredSchemas.__init__(self, settings, form)
+        self.rows: dict[int, AvroTable] = {}
+
+    def describe_rows(self, table: AvroTable) -> None:
+        """Take a table that is described anew."""
+        self.describe(table)
+        self.rows[table.fragments.relation.oid] = table
+
+    def check(self, table: TableFragments, column: int, value: Value) -> None:
+        """See `Schemas`."""
+        place = self.rows[table.relation.oid].places[column]
+        converter = place.converter
+        if converter is None:
+            return
+        out = BytesWriter()
+        if value is None:
+            if place.null is None:
+                raise UnwritableError(*NULL_IN_KEY)
+        elif isinstance(value, Binary):
+            converter.write_binary(value.data, 0, len(value.data), out)
+        elif isinstance(value, bytes):
+            converter.write(value, 0, len(value), out)

@@ -9,6 +9,7 @@ from librt.strings import BytesWriter
 from cdcd.core.protocol.peek import NULL, TEXT
 from cdcd.core.records.avro.arrays import AvroConverter
 from cdcd.core.records.avro.converters import BinaryForm
+from cdcd.core.records.avro.registered import RegisteredTable
 from cdcd.core.records.avro.source_block import BinaryTableSource
 from cdcd.core.records.debezium_json.added_values import FlatForm
 from cdcd.core.records.debezium_json.connect_schema import (
@@ -20,7 +21,6 @@ from cdcd.core.records.debezium_json.connect_schema import (
 from cdcd.core.records.debezium_json.known_tables import KnownTables
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.encoder import EncoderSettings
-from cdcd.core.records.schema_registrations import SchemaUse
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -78,20 +78,13 @@ class AvroPlace:
         self.kind = TEXT
 
 
-class AvroTable:
+class AvroTable(RegisteredTable):
     """A relation with its latest description, prepared for writing its rows.
 
     Attributes:
-        fragments: the parts for JSON by the same description, including the columns' JSON converters, topic and
-            key.
         schema: the Connect schema of values.
-        key_use, value_use: the schemas of keys, if these have one in the registry, and of values.
         places: the columns; `key_places` has those of the key, in the key's order.
-        key_head, value_head: beginnings of keys and values, once the schemas have ids; empty before.
         source: writes what follows the rows in its records.
-        routed_uses: the same schemas under the subjects of other topics that rows are routed to, by topic.
-        routed_heads: beginnings of keys and values in these topics, once the schemas have ids.
-        is_told: whether the schemas topic has the ids of the schemas.
         constants: beginning of each row: the values of constant fields.
         takes_null: whether NULL in a column of the key is written as the zero of its type; if not, it is refused.
     """
@@ -107,11 +100,9 @@ class AvroTable:
         value_schema: Callable[[Schema], Schema],
         flat: FlatForm | None = None,
     ) -> None:
-        self.fragments = fragments
         relation, keys, topic = fragments.relation, fragments.key_columns, fragments.topic
         types, rules = fragments.described.types, fragments.described.rules
         columns = tables.told_forms[relation.oid].columns
-        topics = tables.topics_of(relation.oid)
         modes = settings.modes
         shown = fragments.shown
         fields = dict(
@@ -143,20 +134,12 @@ class AvroTable:
             )
             fields_of_row = value["fields"]
         self.schema = value
-        self.value_use = form.use(settings, topic, value, "value")
-        key: Schema = {}
-        self.key_use: SchemaUse | None = None
+        key: Schema | None = None
         if keys and settings.key_format == form.format:
             key = form.of_key(key_struct(shown, keys, types, topic, rules, modes=modes), numbers)
-            self.key_use = form.use(settings, topic, key, "key")
-        self.routed_uses: dict[str, tuple[SchemaUse | None, SchemaUse]] = {}
-        self.routed_heads: dict[str, tuple[bytes, bytes]] = {}
-        for each in topics:
-            if each != topic:
-                key_use = None if self.key_use is None else form.use(settings, each, key, "key")
-                self.routed_uses[each] = key_use, form.use(settings, each, value, "value")
-        self.key_head = self.value_head = b""
-        self.is_told = False
+        RegisteredTable.__init__(
+            self, settings, form, fragments, topics=tables.topics_of(relation.oid), key=key, value=value
+        )
         self.takes_null = False
         self.source = source
         row = {field["field"]: field for field in fields_of_row}
@@ -182,15 +165,6 @@ class AvroTable:
             place.is_key = True
             place.placeholder = None
             place.zero = form.zero(row[shown.columns[place.column].name])
-
-    @property
-    def uses(self) -> tuple[SchemaUse, ...]:
-        """The schemas that the records use, each once."""
-        found: list[SchemaUse | None] = [self.key_use, self.value_use]
-        for pair in self.routed_uses.values():
-            found += pair
-        # Under the strategy `record`, several topics have the same subject.
-        return tuple(dict.fromkeys([use for use in found if use is not None]))
 
     def key(self, out: BytesWriter, part: BytesWriter) -> bytes | None:
         """Return the key of the last row that was written to `out`; None if the table has no key."""

@@ -5,6 +5,7 @@ of an event in `cloudevents/json_events.py`.
 from typing import Final
 
 from cdcd.core.catalog.wiretext import checked
+from cdcd.core.records.debezium_json.connect_schema import Schema, envelope_schema
 from cdcd.core.records.debezium_json.drafting import finish
 from cdcd.core.records.debezium_json.row_writer import RowWriter
 from cdcd.core.records.debezium_json.snapshot_rows import Columns, literal, row_form
@@ -12,6 +13,7 @@ from cdcd.core.records.debezium_json.source_block import DELETED, EVENT_NOS, OPS
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.format import CopiedRows, Current
+from cdcd.core.records.schema_names import adjusted
 from cdcd.core.transactions.drafts import Draft, row_count
 
 _ROW: Final = b"\0"
@@ -23,6 +25,10 @@ class JsonAround:
 
     def describe(self, table: TableFragments) -> None:
         """Take the new description of a table."""
+
+    def schema(self, table: TableFragments) -> Schema:
+        """Return the Connect schema of the values of a table that was described."""
+        raise NotImplementedError
 
     def begin(self, table: TableFragments) -> None:
         """Prepare a table for the open transaction."""
@@ -77,12 +83,26 @@ class JsonEnvelope(JsonAround):
 
     def __init__(self, settings: EncoderSettings, current: Current) -> None:
         self._current = current
+        self._settings = settings
         self._source = SourceBlock(settings)
         self._tombstones = settings.tombstones
         self._now_us = -1
         self._processed_at = b""
         self._lsn = -1
         self._lsn_text = b""
+
+    def schema(self, table: TableFragments) -> Schema:
+        """See `JsonAround`."""
+        settings, described = self._settings, table.described
+        return envelope_schema(
+            table.shown,
+            table.key_columns,
+            described.types,
+            adjusted(table.topic, settings.name_adjustment),
+            described.rules,
+            modes=settings.modes,
+            constants=table.constants,
+        )
 
     def begin(self, table: TableFragments) -> None:
         """See `JsonAround`."""

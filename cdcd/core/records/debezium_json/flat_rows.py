@@ -21,7 +21,13 @@ from cdcd.core.facts import Observer
 from cdcd.core.records.cloudevents.tables import EventTables
 from cdcd.core.records.debezium_json.added_values import FlatForm, FlatForms
 from cdcd.core.records.debezium_json.around import JsonAround, tombstone
-from cdcd.core.records.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, flat_schema, opening
+from cdcd.core.records.debezium_json.connect_schema import (
+    CLOSING,
+    WITH_SCHEMA,
+    Schema,
+    flat_schema,
+    opening,
+)
 from cdcd.core.records.debezium_json.pieces import Part, checked_parts, part_of
 from cdcd.core.records.debezium_json.row_writer import WITHOUT_OLD, RowWriter
 from cdcd.core.records.debezium_json.snapshot_rows import Columns, row_form
@@ -101,27 +107,29 @@ class FlatRows(JsonAround):
 
     def describe(self, table: TableFragments) -> None:
         """See `JsonAround`."""
-        settings, described = self._settings, table.described
-        rules = described.rules
-        form = self._forms.of_table(table, rules)
-        schema = b""
-        if self._has_schema:
-            schema = opening(
-                flat_schema(
-                    table.shown,
-                    table.key_columns,
-                    described.types,
-                    adjusted(table.topic, settings.name_adjustment),
-                    rules,
-                    modes=settings.modes,
-                    constants=table.constants,
-                    added=form.added,
-                    has_deleted=form.has_deleted,
-                )
-            )
+        form = self._forms.of_table(table, table.described.rules)
+        schema = opening(self._schema(table, form)) if self._has_schema else b""
         self._tables[table.relation.oid] = FlatTable(form, schema)
         if self._events is not None:
             self._events.describe(table)
+
+    def schema(self, table: TableFragments) -> Schema:
+        """See `JsonAround`."""
+        return self._schema(table, self._tables[table.relation.oid].form)
+
+    def _schema(self, table: TableFragments, form: FlatForm) -> Schema:
+        described = table.described
+        return flat_schema(
+            table.shown,
+            table.key_columns,
+            described.types,
+            adjusted(table.topic, self._settings.name_adjustment),
+            described.rules,
+            modes=self._settings.modes,
+            constants=table.constants,
+            added=form.added,
+            has_deleted=form.has_deleted,
+        )
 
     def begin(self, table: TableFragments) -> None:
         """See `JsonAround`."""

@@ -37,6 +37,7 @@ from tests.unit.core.records.cloudevents.reading import read_event, size_of
 from tests.unit.core.records.debezium_json.test_debezium_schemas import ORDERS
 from tests.unit.core.records.debezium_json.test_flat_rows import ALL, added, row
 from tests.unit.core.records.debezium_json.test_golden_records import types_of
+from tests.unit.core.records.json_registry.reading import Schemas as JsonSchemas
 from tests.unit.core.records.protobuf.reading import Schemas as ProtobufSchemas
 from tests.unit.core.records.protobuf.reading import expected
 from tests.unit.core.records.protobuf.test_golden_records import described
@@ -52,7 +53,13 @@ class InFormat:
 
     def __init__(self, name: str, flattening: Flattening) -> None:
         self.name = name
-        self.schemas: Any = ProtobufSchemas(in_order=False) if name == "protobuf" else AvroSchemas()
+        self.schemas: Any = (
+            ProtobufSchemas(in_order=False)
+            if name == "protobuf"
+            else JsonSchemas()
+            if name == "json_registry"
+            else AvroSchemas()
+        )
         more: dict[str, Any] = {"flattening": flattening, "value_format": name}
         if name.startswith("cloudevents"):
             _, mode, data = name.split("-")
@@ -71,6 +78,9 @@ class InFormat:
             value = event.get_data() if "structured" in self.name else value
         assert isinstance(value, bytes)
         schema_id, found = self.schemas.read(value)
+        if self.name == "json_registry":
+            assert self.schemas.misfits(schema_id, found) == []
+            return in_json, found
         if self.name == "protobuf":
             return expected(in_json, self.schemas.descriptor(schema_id)), found
         return as_avro_would(in_json, json.loads(self.schemas.texts[schema_id])), found
@@ -79,6 +89,7 @@ class InFormat:
 FORMATS = (
     "avro",
     "protobuf",
+    "json_registry",
     "cloudevents-structured-json",
     "cloudevents-binary-json",
     "cloudevents-binary-avro",

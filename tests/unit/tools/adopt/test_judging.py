@@ -397,6 +397,69 @@ def test_options_of_protobuf_mean_nothing_beside_avro() -> None:
     assert (found.kind, found.why) == (Kind.IRRELEVANT, "value.converter does not have this option.")
 
 
+JSON_SCHEMA = "io.confluent.connect.json.JsonSchemaConverter"
+
+
+def test_a_connector_with_json_schemas_has_its_registry_and_the_differences_are_told() -> None:
+    both = {
+        f"{part}.converter{name}": value
+        for part in ("key", "value")
+        for name, value in {
+            "": JSON_SCHEMA,
+            ".schema.registry.url": "http://registry:8081",
+            ".auto.register.schemas": "false",
+            ".object.additional.properties": "false",
+            ".use.optional.for.nonrequired": "true",
+            ".decimal.format": "BASE64",
+            ".schemas.enable": "true",
+            ".optional.for.nullables": "true",
+        }.items()
+    }
+    assert keys_of(both) == {
+        "format.key": "json_registry",
+        "format.value": "json_registry",
+        "registry.url": "http://registry:8081",
+        "registry.register_schemas": False,
+    }
+    kinds = {name: finding.verdict.kind for name, finding in of(both).items()}
+    assert kinds["key.converter"] is Kind.SAME
+    assert kinds["value.converter"] is Kind.DIFFERENT
+    for part in ("key", "value"):
+        assert kinds[f"{part}.converter.object.additional.properties"] is Kind.DIFFERENT
+        assert kinds[f"{part}.converter.use.optional.for.nonrequired"] is Kind.IRRELEVANT
+        assert kinds[f"{part}.converter.decimal.format"] is Kind.SAME
+        assert kinds[f"{part}.converter.schemas.enable"] is Kind.IRRELEVANT
+        assert kinds[f"{part}.converter.optional.for.nullables"] is Kind.IRRELEVANT
+
+
+@pytest.mark.parametrize("values", [JSON, AVRO, PROTOBUF])
+def test_keys_with_json_schemas_beside_other_values_are_json(values: str) -> None:
+    options = {"key.converter": JSON_SCHEMA, "value.converter": values}
+    assert of(options)["key.converter"].verdict.kind is Kind.IMPOSSIBLE
+
+
+@pytest.mark.parametrize("converter", [JSON, JSON_SCHEMA])
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({}, Kind.IMPOSSIBLE),
+        ({"decimal.handling.mode": "precise"}, Kind.IMPOSSIBLE),
+        ({"decimal.handling.mode": "string"}, Kind.IRRELEVANT),
+        ({"decimal.handling.mode": "double"}, Kind.IRRELEVANT),
+    ],
+)
+def test_decimals_as_numbers_are_refused_where_there_are_decimals(
+    converter: str, more: dict[str, str], kind: Kind
+) -> None:
+    options = {"value.converter": converter, "value.converter.decimal.format": "NUMERIC", **more}
+    assert of(options)["value.converter.decimal.format"].verdict.kind is kind
+
+
+def test_avro_has_no_format_of_decimals() -> None:
+    options = {"value.converter": AVRO, "value.converter.decimal.format": "NUMERIC"}
+    assert of(options)["value.converter.decimal.format"].verdict.kind is Kind.IRRELEVANT
+
+
 def test_two_registries_are_refused() -> None:
     options = {
         "key.converter": AVRO,

@@ -44,10 +44,11 @@ def test_the_registry_is_asked_and_nothing_is_registered():
         assert asyncio.run(ask_registry(config(server.url, "json"))) == ([], None)
 
 
-def test_a_registry_that_does_not_know_protobuf_is_not_in_order():
+@pytest.mark.parametrize("value", ["protobuf", "json_registry"])
+def test_a_registry_that_does_not_know_the_type_of_schemas_is_not_in_order(value: str):
     with SchemaRegistry() as server:
         server.kinds = ["AVRO"]
-        findings, _ = asyncio.run(ask_registry(config(server.url, "protobuf")))
+        findings, _ = asyncio.run(ask_registry(config(server.url, value)))
         assert [(finding.level, finding.code) for finding in findings] == [
             ("ok", "registry.mode"),
             ("error", "registry.types"),
@@ -63,6 +64,10 @@ def test_a_registry_that_does_not_know_protobuf_is_not_in_order():
         ("protobuf", "avro", "needs format.value: protobuf"),
         ("avro", "protobuf", "format.key: avro needs format.value: avro"),
         ("protobuf", "cloudevents", "needs format.value: protobuf"),
+        ("json_registry", "json", "needs format.value: json_registry"),
+        ("json_registry", "avro", "needs format.value: json_registry"),
+        ("avro", "json_registry", "format.key: avro needs format.value: avro"),
+        ("protobuf", "json_registry", "needs format.value: protobuf"),
     ],
 )
 def test_keys_and_values_in_two_binary_formats_are_refused(key: str, value: str, problem: str):
@@ -77,8 +82,9 @@ def test_keys_and_values_in_two_binary_formats_are_refused(key: str, value: str,
         {"record": {"directory": "/tmp/recording"}},
     ],
 )
-def test_what_protobuf_does_not_have_is_refused_by_its_key(more: dict[str, Any]):
-    data = config("http://r", "protobuf").model_dump(exclude_unset=True)
+@pytest.mark.parametrize("value", ["protobuf", "json_registry"])
+def test_what_formats_with_a_registry_do_not_have_is_refused_by_its_key(more: dict[str, Any], value: str):
+    data = config("http://r", value).model_dump(exclude_unset=True)
     ((section, keys),) = more.items()
     with pytest.raises(ValueError, match=rf"{section}\.{next(iter(keys))}"):
         Config.model_validate({**data, **more})
@@ -89,6 +95,8 @@ def test_a_command_that_reads_json_refuses_avro_with_what_to_do():
     with pytest.raises(ConfigError, match=r"cdcd verify does not read format\.value: avro") as refused:
         require_json(config("http://r"), "cdcd verify", "Do that.")
     assert refused.value.hint == "Do that."
+    with pytest.raises(ConfigError, match=r"cdcd verify does not read format\.value: json_registry"):
+        require_json(config("http://r", "json_registry"), "cdcd verify", "Do that.")
 
 
 @pytest.mark.parametrize(
@@ -96,6 +104,7 @@ def test_a_command_that_reads_json_refuses_avro_with_what_to_do():
     [
         ({"format": {"key": "avro", "value": "json"}}, "needs format.value: avro"),
         ({"registry": {}}, "needs registry.url"),
+        ({"format": {"value": "json_registry"}, "registry": {}}, "json_registry needs registry.url"),
         ({"record": {"directory": "/tmp/recording"}}, "record.directory"),
     ],
 )

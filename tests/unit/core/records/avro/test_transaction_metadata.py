@@ -1,4 +1,4 @@
-"""BEGIN, END and the places of records in Avro and in Protobuf are those that JSON has."""
+"""BEGIN, END and the places of records in the formats with a registry are those that JSON has."""
 
 import json
 from typing import Any
@@ -22,11 +22,11 @@ from tests.unit.core.records.debezium_json.test_transaction_metadata import (
     XID,
     insert,
 )
+from tests.unit.core.records.json_registry import reading as json_registry
 from tests.unit.core.records.protobuf import reading as protobuf
 from tests.unit.core.records.protobuf.test_encoder import described
 
-Schemas = avro.Schemas | protobuf.Schemas
-FORMATS = {"avro": avro.Schemas, "protobuf": protobuf.Schemas}
+FORMATS = {"avro": avro.Schemas, "protobuf": protobuf.Schemas, "json_registry": json_registry.Schemas}
 TRANSACTION: list[Message] = [
     insert(1),
     insert(1, OTHER.oid),
