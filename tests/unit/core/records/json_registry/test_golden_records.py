@@ -18,8 +18,8 @@ def assert_equal(schemas: Schemas, pairs: list[tuple[Record, Record]]) -> None:
     for (topic, key, value, headers), (other_topic, other_key, other_value, other_headers) in pairs:
         assert topic == other_topic
         assert [name for name, _ in headers or []] == [name for name, _ in other_headers or []]
-        for (_, plain), (name, data) in zip(headers or [], other_headers or [], strict=True):
-            assert (schemas.split(data)[1] if name.startswith("__debezium.") else data) == plain
+        for (_, wanted), (name, found) in zip(headers or [], other_headers or [], strict=True):
+            assert (schemas.split(found)[1] if name.startswith("__debezium.") else found) == wanted
         for part, plain, data in (("key", key, other_key), ("value", value, other_value)):
             if plain is None or data is None:
                 assert plain is data
@@ -28,7 +28,7 @@ def assert_equal(schemas: Schemas, pairs: list[tuple[Record, Record]]) -> None:
             assert schemas.uses[schema_id].subject == f"{topic}-{part}"
             assert text == plain
             # JSON has no number for them, as Confluent's converter has none.
-            assert {found for _, found in schemas.misfits(schema_id, json.loads(text))} <= {"NaN"}
+            assert {each for _, each in schemas.misfits(schema_id, json.loads(text))} <= {"NaN"}
 
 
 @pytest.mark.parametrize("golden", STREAMS, ids=str)

@@ -24,9 +24,9 @@ from tests.unit.core.records.json_registry.reading import connect_schema, misfit
 
 
 def of_type(name: str) -> LogicalType:
-    element = LogicalType("int32", 0) if name == "array" else None
+    element = LogicalType("int32", None) if name == "array" else None
     modifier = 655366 if name == "decimal_bytes" else 3
-    return LogicalType(name, 0, modifier=modifier, element=element)
+    return LogicalType(name, None, modifier=modifier, element=element)
 
 
 def has_pairs(schema: Schema) -> bool:

@@ -1,6 +1,7 @@
 """Captured streams of real servers in Protobuf: read by Google's runtime, every value is the one that JSON has."""
 
 import json
+from typing import Any, Protocol
 
 import pytest
 
@@ -11,7 +12,7 @@ from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import Begin, Delete, Insert, LogicalMessage, Relation, Truncate, Update
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.records.available import record_stream
-from cdcd.core.records.encoder import Encoder, Record
+from cdcd.core.records.encoder import Encoder, EncoderSettings, Record
 from tests.golden.streams import Golden, value_streams
 from tests.unit.core.records.avro.reading import without
 from tests.unit.core.records.debezium_json.test_golden_records import KEYS, types_of
@@ -30,8 +31,15 @@ def described(relation: Relation) -> TableDescription:
     return TableDescription(KEYS.get(relation.name, ()), (), tuple(columns))
 
 
+class Registering(Protocol):
+    """Settings of a format with a registry, and its registry."""
+
+    def settings(self, **more: Any) -> EncoderSettings: ...
+    def register(self, encoder: Encoder, oid: int) -> int: ...
+
+
 def both(
-    golden: Golden, schemas: Schemas, modes: Modes, skipped: tuple[str, ...] = ()
+    golden: Golden, schemas: Registering, modes: Modes, skipped: tuple[str, ...] = ()
 ) -> list[tuple[Record, Record]]:
     """The records of a stream in JSON and in Protobuf."""
     frames = [frame for frame in golden.frames() if frame[0] == ord("w")]
