@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -397,8 +397,7 @@ def _batch(name: str, progress: Mapping[str, Any]) -> BatchDone:
     seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
     if figures is None:
         return BatchDone(progress["batchId"], (), seconds)
-    # Where the progress is JSON (Spark Connect, Spark 3.5), it lacks the figures that are null.
-    said = figures if isinstance(figures, dict) else figures.asDict()
+    said = named(figures)
     at = said.get("at")
     one = Progress(
         name,
@@ -413,6 +412,19 @@ def _batch(name: str, progress: Mapping[str, Any]) -> BatchDone:
     return BatchDone(progress["batchId"], (one,), seconds)
 
 
+def named(figures: Row | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the observed figures of a batch by name. A figure that is null may be missing.
+
+    Args:
+        figures: a row; where the progress is plain JSON (Spark 3.5), a dict; over Spark Connect, values and a schema.
+    """
+    said = figures.asDict() if isinstance(figures, Row) else figures
+    if "values" not in said:
+        return said
+    names = [field["name"] for field in said["schema"]["fields"]]
+    return dict(zip(names, said["values"], strict=True))
+
+
 def _ends(query: StreamingQuery) -> Ends | None:
     """The offsets at which the next batch begins, as the query says them. None: it has made no batch."""
     last = query.lastProgress
@@ -421,6 +433,9 @@ def _ends(query: StreamingQuery) -> Ends | None:
     # Spark 4 gives the offsets as a text of Python, but for the JSON of the progress. Spark 3.5 gives a plain dict.
     said = json.loads(last.json) if hasattr(last, "json") else last
     offsets = said["sources"][0]["endOffset"]
+    if isinstance(offsets, str):
+        # Over Spark Connect.
+        offsets = json.loads(offsets)
     if not offsets:
         return None
     return {topic: {int(part): end for part, end in ends.items()} for topic, ends in offsets.items()}
