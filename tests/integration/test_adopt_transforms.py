@@ -63,7 +63,9 @@ def test_keys_types_and_todays_tables_decide_what_is_written(database: Database)
     written = yaml.safe_load(settings.as_text(found.settings, ()))
     assert written["columns"] == {"exclude": ["public.orders.mood"], "mask": {"*.*.email": "x"}}
     assert written["fields"] == {"tables": {"*.*": {"rename": {"total": "sum"}}}}
-    assert written["topics"]["names"] == {"public.orders": "inventory.new.orders"}
+    assert written["topics"]["rename"] == [
+        {"regex": r"inventory\.public\.(orders)", "replacement": "inventory.new.$1"}
+    ]
 
 
 def test_beside_a_slot_of_another_plugin_the_server_takes_publication_and_slot(database: Database) -> None:
