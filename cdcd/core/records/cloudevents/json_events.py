@@ -18,7 +18,7 @@ from cdcd.core.records.cloudevents.tables import (
     message_schema,
 )
 from cdcd.core.records.debezium_json.around import JsonAround, deleted_parts, tombstone
-from cdcd.core.records.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, envelope_schema, opening
+from cdcd.core.records.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, opening
 from cdcd.core.records.debezium_json.drafting import PARTS, parts_of
 from cdcd.core.records.debezium_json.encoder import JsonDrafts, JsonFormat
 from cdcd.core.records.debezium_json.flat_rows import FlatRows
@@ -32,7 +32,6 @@ from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.format import CopiedRows, Current, Format
-from cdcd.core.records.schema_names import adjusted
 from cdcd.core.transactions.drafts import Draft
 
 _MESSAGE_OP: Final = "m"
@@ -52,19 +51,9 @@ class JsonEventRows(JsonAround):
 
     def describe(self, table: TableFragments) -> None:
         """See `JsonAround`."""
-        settings, described = self._settings, table.described
         self._events.describe(table)
         if self._has_schema:
-            envelope = envelope_schema(
-                table.shown,
-                table.key_columns,
-                described.types,
-                adjusted(table.topic, settings.name_adjustment),
-                described.rules,
-                modes=settings.modes,
-                constants=table.constants,
-            )
-            self._openings[table.relation.oid] = opening(data_schema(envelope))
+            self._openings[table.relation.oid] = opening(data_schema(table.envelope(self._settings)))
 
     def _event(
         self,

@@ -5,7 +5,7 @@ of an event in `cloudevents/json_events.py`.
 from typing import Final
 
 from cdcd.core.catalog.wiretext import checked
-from cdcd.core.records.debezium_json.connect_schema import Schema, envelope_schema
+from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.drafting import finish
 from cdcd.core.records.debezium_json.row_writer import RowWriter
 from cdcd.core.records.debezium_json.snapshot_rows import Columns, literal, row_form
@@ -13,7 +13,6 @@ from cdcd.core.records.debezium_json.source_block import DELETED, EVENT_NOS, OPS
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.format import CopiedRows, Current
-from cdcd.core.records.schema_names import adjusted
 from cdcd.core.transactions.drafts import Draft, row_count
 
 _ROW: Final = b"\0"
@@ -93,16 +92,7 @@ class JsonEnvelope(JsonAround):
 
     def schema(self, table: TableFragments) -> Schema:
         """See `JsonAround`."""
-        settings, described = self._settings, table.described
-        return envelope_schema(
-            table.shown,
-            table.key_columns,
-            described.types,
-            adjusted(table.topic, settings.name_adjustment),
-            described.rules,
-            modes=settings.modes,
-            constants=table.constants,
-        )
+        return table.envelope(self._settings)
 
     def begin(self, table: TableFragments) -> None:
         """See `JsonAround`."""

@@ -23,6 +23,7 @@ from cdcd.core.records.debezium_json.changes import Place, Plan, put_whole
 from cdcd.core.records.debezium_json.connect_schema import (
     CLOSING,
     WITH_SCHEMA,
+    Schema,
     envelope_schema,
     key_struct,
     opening,
@@ -205,13 +206,8 @@ class TableFragments:
         self.key_places = [self.places[index] for index in keys]
         self.key_slots = [self.plan[index][0] for index in keys]
         self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
-        schema_name = adjusted(topic, settings.name_adjustment)
         head = (
-            opening(
-                envelope_schema(
-                    self.shown, keys, types, schema_name, rules, modes=modes, constants=self.constants
-                )
-            )
+            opening(self.envelope(settings))
             if settings.value_format == WITH_SCHEMA and settings.flattening is None
             else b""
         )
@@ -225,13 +221,33 @@ class TableFragments:
         ]
         self.key_end = b"}"
         if keys and settings.key_format == WITH_SCHEMA:
-            self.key_fragments[0] = (
-                opening(key_struct(self.shown, keys, types, schema_name, rules, modes=modes))
-                + self.key_fragments[0]
-            )
+            self.key_fragments[0] = opening(self.key_schema(settings)) + self.key_fragments[0]
             self.key_end += CLOSING
         for place, fragment in zip(self.key_places, self.key_fragments, strict=True):
             place.is_key, place.key_fragment = True, fragment
+
+    def envelope(self, settings: EncoderSettings) -> Schema:
+        """Return the Connect schema of Debezium's envelope for the rows of the table."""
+        return envelope_schema(
+            self.shown,
+            self.key_columns,
+            self.described.types,
+            adjusted(self.topic, settings.name_adjustment),
+            self.described.rules,
+            modes=settings.modes,
+            constants=self.constants,
+        )
+
+    def key_schema(self, settings: EncoderSettings) -> Schema:
+        """Return the Connect schema of the keys of the table, which has a key."""
+        return key_struct(
+            self.shown,
+            self.key_columns,
+            self.described.types,
+            adjusted(self.topic, settings.name_adjustment),
+            self.described.rules,
+            modes=settings.modes,
+        )
 
     def key(self, values: list[bytes]) -> bytes | None:
         """Return the key of a row; None if the table has no key."""

@@ -17,7 +17,6 @@ from cdcd.core.records.debezium_json.connect_schema import (
     HEARTBEAT_VALUE,
     MESSAGE_KEY,
     Schema,
-    key_struct,
 )
 from cdcd.core.records.debezium_json.encoder import JsonFormat
 from cdcd.core.records.debezium_json.flat_rows import FlatRows
@@ -37,7 +36,6 @@ from cdcd.core.records.encoder import (
 )
 from cdcd.core.records.format import CopiedRows, Current, Format
 from cdcd.core.records.json_registry.schemas import JsonForm
-from cdcd.core.records.schema_names import adjusted
 from cdcd.core.records.schema_registrations import SchemaUse
 
 _OF_KEYS: Final = (HEADER_NEW_KEY, HEADER_OLD_KEY)
@@ -79,24 +77,13 @@ class RegisteredJsonFormat(JsonFormat):
     def describe(self, table: TableFragments) -> None:
         """See `Format`."""
         JsonFormat.describe(self, table)
-        settings, described = self._settings, table.described
-        key: Schema | None = None
-        if table.key_columns:
-            key = key_struct(
-                table.shown,
-                table.key_columns,
-                described.types,
-                adjusted(table.topic, settings.name_adjustment),
-                described.rules,
-                modes=settings.modes,
-            )
         self._registered.describe(
             RegisteredTable(
-                settings,
+                self._settings,
                 self._form,
                 table,
                 topics=self._known.topics_of(table.relation.oid),
-                key=key,
+                key=table.key_schema(self._settings) if table.key_columns else None,
                 value=self._around.schema(table),
             )
         )
