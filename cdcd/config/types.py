@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -54,6 +55,20 @@ OWN_PROPERTIES: Final[Mapping[str, str]] = {
 """librdkafka's properties that the guarantees rest on or that have a key of their own, and what to do
 instead.
 """
+
+
+def check_address(name: str, url: str, instead: str, *, may_have_query: bool = False) -> None:
+    """Raise ValueError if the value of key `name` is no address for HTTP, or has a secret in it.
+
+    Args:
+        instead: where secrets belong.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{name} must begin with http:// or https:// and a host")
+    if parts.username is not None or (parts.query and not may_have_query):
+        refused = "user and password" if may_have_query else "user, password and query"
+        raise ValueError(f"{name} must have no {refused}; {instead}")
 
 
 class Section(BaseModel):

@@ -8,7 +8,6 @@ what does not fit into their bounded queues, and `otlp.failed` and `cdcd_otlp_fa
 variables add what it needs besides the endpoint: OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES and others.
 """
 
-import importlib
 import json
 import logging
 import threading
@@ -23,10 +22,10 @@ from prometheus_client.metrics_core import Metric
 from cdcd import __version__
 from cdcd.config.sections.process import OtlpConfig
 from cdcd.core.engine.context import Traced
-from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer
 from cdcd.core.facts.operation import OtlpFailed
 from cdcd.core.protocol.lsn import Lsn
+from cdcd.extras import library
 from cdcd.telemetry.logs import also_log_to
 from cdcd.telemetry.metrics import registry_for
 from cdcd.telemetry.state import Telemetry
@@ -46,13 +45,7 @@ _SEVERITY: Final = {"debug": 5, "info": 9, "warning": 13, "error": 17, "critical
 
 def _module(name: str) -> Any:
     """Return a module of the extra. ConfigError: it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"otlp.endpoint needs OpenTelemetry's SDK, which cannot be imported: {error}",
-            hint="Install cdcd with the extra: pip install 'cdcd[otel]'.",
-        ) from None
+    return library(name, "otel", "otlp.endpoint needs OpenTelemetry's SDK")
 
 
 def require_library() -> None:
@@ -112,6 +105,9 @@ class Otlp:
                 "cdcd.pipeline": pipeline,
             }
         )
+        self._api = _module("opentelemetry.trace")
+        propagation = _module("opentelemetry.trace.propagation.tracecontext")
+        self._propagator = propagation.TraceContextTextMapPropagator()
         self._tracer = self._tracing() if config.traces else None
         self.handler = self._logging() if config.logs else None
         self._exports_metrics = config.metrics
@@ -140,11 +136,10 @@ class Otlp:
             shipped_ns: when the batch of the transactions was handed to Kafka.
         """
         assert self._tracer is not None, "there are spans"
-        propagation = _module("opentelemetry.trace.propagation.tracecontext")
-        api = _module("opentelemetry.trace")
+        api = self._api
         for each in traces:
             carrier = {"traceparent": each.traceparent, "tracestate": each.tracestate}
-            parent = propagation.TraceContextTextMapPropagator().extract(carrier)
+            parent = self._propagator.extract(carrier)
             # The clocks of PostgreSQL and of this machine may differ, and no span ends before it begins.
             begun_ns = min(each.commit_us * 1000, shipped_ns)
             span = self._tracer.start_span(

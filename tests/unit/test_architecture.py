@@ -45,8 +45,8 @@ PATH = (
     "core.engine",
 )
 LAYERS = {layer: set(PATH[:index]) for index, layer in enumerate(PATH)}
-LAYERS["scratch"] = {"core.errors"}
-CORE = {*PATH, "scratch"}
+LAYERS |= {alone: {"core.errors"} for alone in ("scratch", "extras")}
+CORE = {*PATH, "scratch", "extras"}
 LAYERS["config"] = CORE
 # Where passwords and tokens come from that live for minutes: by the configuration, for PostgreSQL and Kafka.
 LAYERS["adapters.credentials"] = {*CORE, "config"}

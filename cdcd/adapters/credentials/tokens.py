@@ -16,7 +16,6 @@ superusers and to members of pg_read_all_stats). So `cdcd snapshot` needs no sec
 database.
 """
 
-import importlib
 import json
 import secrets
 import threading
@@ -30,8 +29,9 @@ from typing import Any, Final, Protocol
 from cdcd.adapters.credentials.command import SAID_LENGTH_MAX, Command, output_of, without_secrets
 from cdcd.config.models import Config
 from cdcd.config.sections.kafka import OAuthConfig
-from cdcd.core.errors import CdcdError, ConfigError, SinkUnavailableError, TransientError
+from cdcd.core.errors import CdcdError, SinkUnavailableError, TransientError
 from cdcd.core.snapshot.signals import token_digest
+from cdcd.extras import library
 
 RENEW_SHARE: Final = 0.75
 """Share of a token's lifetime after which a new token is fetched."""
@@ -239,13 +239,7 @@ class _Library:
         what = f"kafka.oauth.provider {self.extra}"
 
         def fetch() -> Token:
-            try:
-                module = importlib.import_module(self.module)
-            except ImportError as error:
-                raise ConfigError(
-                    f"{what} needs the package {self.package}, which cannot be imported: {error}",
-                    hint=f"Install cdcd with the extra: pip install 'cdcd[{self.extra}]'.",
-                ) from None
+            module = library(self.module, self.extra, f"{what} needs the package {self.package}")
             try:
                 return self.fetch(module, oauth)
             except Exception as error:  # noqa: BLE001  whatever a foreign library raises

@@ -6,7 +6,6 @@ contents, and a file or an object that a record names never changes. After a kil
 again with a later `ts_ms`, so its value gets another name, and no record names the first one.
 """
 
-import importlib
 import os
 import re
 from collections.abc import Callable
@@ -14,9 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from cdcd.core.errors import CdcdError, ConfigError, LimitError, SinkUnavailableError
+from cdcd.extras import library
 
 PROBE: Final = "cdcd-probe"
 """Name, or its beginning, of what is written and removed to check that values can be stored."""
@@ -110,6 +110,9 @@ _REDIRECT: Final = "Received redirect without LOCATION"
 
 _MOVED: Final = 301
 
+_NEED: Final = ("s3", "kafka.claim_check_store needs the library obstore")
+"""Extra of the library, and what needs it."""
+
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 """The name of an error in the body of S3's answer."""
 
@@ -134,11 +137,11 @@ class ClaimBucket:
 
     def __init__(self, url: str, endpoint: str | None = None, region: str | None = None) -> None:
         self._url = url.rstrip("/")
-        self._library = _obstore()
+        self._library = library("obstore", *_NEED)
         # Deleting by a list of keys is a request that not every store knows.
         settings = {"endpoint": endpoint, "region": region, "disable_bulk_delete": True}
         try:
-            self._store = importlib.import_module("obstore.store").S3Store.from_url(
+            self._store = library("obstore.store", *_NEED).S3Store.from_url(
                 self._url,
                 config={name: value for name, value in settings.items() if value is not None},
                 client_options={
@@ -210,13 +213,3 @@ def _refused_settings(error: BaseException) -> ConfigError:
         f"kafka.claim_check_store: the library obstore refuses the settings ({type(error).__name__}).",
         hint="Correct url, endpoint and region, and the variables AWS_… of the environment.",
     )
-
-
-def _obstore() -> Any:
-    try:
-        return importlib.import_module("obstore")
-    except ImportError as error:
-        raise ConfigError(
-            f"kafka.claim_check_store needs the library obstore, which cannot be imported: {error}",
-            hint="Install cdcd with the extra: pip install 'cdcd[s3]'.",
-        ) from None

@@ -2,7 +2,6 @@
 
 import re
 from typing import Annotated, Final, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_serializer, model_validator
 
@@ -22,6 +21,7 @@ from cdcd.config.types import (
     Text,
     TopicName,
     TransactionalId,
+    check_address,
 )
 from cdcd.core.engine.settings import BatchSettings
 
@@ -130,13 +130,7 @@ class ClaimCheckStoreConfig(Section):
                 "url must be s3://BUCKET or s3://BUCKET/PREFIX, with letters, digits and _.=- in the prefix"
             )
         if self.endpoint is not None:
-            parts = urlsplit(self.endpoint)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError("endpoint must begin with http:// or https:// and a host")
-            if parts.username is not None or parts.query:
-                raise ValueError(
-                    "endpoint must have no user, password and query; credentials are in the environment (AWS_…)"
-                )
+            check_address("endpoint", self.endpoint, "credentials are in the environment (AWS_…)")
         return self
 
 

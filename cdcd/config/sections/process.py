@@ -1,7 +1,6 @@
 """The keys of the process (`spool`, `record`, `http`, `ready`, `log`, `otlp`, `security`), and of every `retry`."""
 
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_serializer, model_validator
 
@@ -17,6 +16,7 @@ from cdcd.config.types import (
     Section,
     Text,
     Token,
+    check_address,
     named_tokens,
 )
 from cdcd.core.retry import Delays
@@ -240,13 +240,7 @@ class OtlpConfig(Section):
     @model_validator(mode="after")
     def _is_address(self) -> Self:
         if self.endpoint is not None:
-            parts = urlsplit(self.endpoint)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError("endpoint must begin with http:// or https:// and a host")
-            if parts.username is not None or parts.query:
-                raise ValueError(
-                    "endpoint must have no user, password and query; put secrets into OTEL_EXPORTER_OTLP_HEADERS"
-                )
+            check_address("endpoint", self.endpoint, "put secrets into OTEL_EXPORTER_OTLP_HEADERS")
         return self
 
 

@@ -1,12 +1,11 @@
 """The keys of `registry`: the schema registry that formats with registered schemas need."""
 
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_serializer, model_validator
 
 from cdcd.config.masking import MASK
-from cdcd.config.types import CommandLine, FilePath, Section, Text
+from cdcd.config.types import CommandLine, FilePath, Section, Text, check_address
 
 
 class RegistryOAuthConfig(Section):
@@ -36,11 +35,8 @@ class RegistryOAuthConfig(Section):
         if any(each is None for each in login) and any(each is not None for each in login):
             raise ValueError("token_url, client_id and client_secret_file belong together")
         if self.token_url is not None:
-            parts = urlsplit(self.token_url)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-                raise ValueError(
-                    "token_url must begin with http:// or https:// and a host, without user and password"
-                )
+            instead = "set client_id and client_secret_file"
+            check_address("token_url", self.token_url, instead, may_have_query=True)
         return self
 
     @field_serializer("client_secret")
@@ -125,11 +121,7 @@ class RegistryConfig(Section):
     @model_validator(mode="after")
     def _is_complete(self) -> "RegistryConfig":
         if self.url is not None:
-            parts = urlsplit(self.url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError("url must begin with http:// or https:// and a host")
-            if parts.username is not None:
-                raise ValueError("url must have no user and password; set user and password_file")
+            check_address("url", self.url, "set user and password_file", may_have_query=True)
         passwords = [name for name in ("password", "password_command") if getattr(self, name) is not None]
         tokens = [name for name in ("token", "token_command") if getattr(self, name) is not None]
         if (self.user is not None) != bool(passwords):
