@@ -78,18 +78,20 @@ class Claiming:
         """Topics that no other pipeline had when the session asked."""
         self._is_told = False
 
-    def claim(self, admin: Admin, topics: Sequence[str]) -> dict[str, ClaimedError]:
+    def claim(
+        self, admin: Admin, topics: Sequence[str], existing: Collection[str]
+    ) -> dict[str, ClaimedError]:
         """Claim those of the topics that need it. Returns the topics that belong to other pipelines, with the errors.
+
+        Args:
+            existing: all topics of the cluster that this principal may see.
 
         Raises:
             TransientError: the broker does not answer.
         """
         asked = [topic for topic in topics if topic not in self._held and topic not in self._own]
         named = [topic for topic in asked if not self._names.is_under_prefix(topic)]
-        if not asked:
-            return {}
-        existing = admin.names()
-        if not named and self._topic.name not in existing:
+        if not named and (not asked or self._topic.name not in existing):
             return {}
         refused: dict[str, ClaimedError] = {}
         for topic in named:
@@ -112,11 +114,11 @@ class Claiming:
         self._held.update([topic for topic in asked if topic not in refused])
         return refused
 
-    def release_others(self, admin: Admin, wanted: Collection[str]) -> None:
+    def release_others(self, admin: Admin, tables: Collection[str]) -> None:
         """Release this pipeline's claims on topics that none of its tables has now.
 
         Args:
-            wanted: the topics of all published tables.
+            tables: all published tables, as `schema.table`.
 
         Raises:
             TransientError: the broker does not answer.
@@ -126,14 +128,30 @@ class Claiming:
             return
         try:
             self._read(admin, existing, create=False)
-            left = [topic for topic in self._claims.of(self._topic.claimant) if topic not in wanted]
+            claimed = self._claims.of(self._topic.claimant)
+            wanted = self._topics_of(tables) if claimed else set()
+            left = [topic for topic in claimed if topic not in wanted]
             self._release(left)
         except SinkError as error:
             if self._names.has_claims:
-                self._tell_unclaimed(error, len(wanted))
+                self._tell_unclaimed(error, len(self._topics_of(tables)))
             return
         if left:
             self._report(TopicsReleased(topics=tuple(left), claims=self._topic.name))
+
+    def _topics_of(self, tables: Collection[str]) -> set[str]:
+        """Return the topics of tables.
+
+        A name with several points may be parted at each point. So the result may have a topic too many, which then
+        stays claimed.
+        """
+        parts = [
+            (table[:place], table[place + 1 :])
+            for table in tables
+            for place, character in enumerate(table)
+            if character == "."
+        ]
+        return {topic for part in parts for topic in self._names.all_of(*part)}
 
     def _read(self, admin: Admin, existing: Collection[str], *, create: bool) -> None:
         if create and self._topic.name not in existing:

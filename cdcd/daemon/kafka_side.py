@@ -19,7 +19,6 @@ from cdcd.adapters.kafka.topics import (
     check_keyless,
     create_hint,
     ensure_topics,
-    existing_topics,
     message_limits,
     not_writable,
 )
@@ -384,17 +383,23 @@ class KafkaSide:
         prefix: str,
         refused: dict[str, CdcdError] | None,
     ) -> tuple[list[str], set[str]]:
-        """Create what is missing. Returns the topics that were created, and all that exist with the prefix."""
+        """Create what is missing. Returns the topics that were created, and the others that exist with the prefix."""
         config = self._config
         admin = self._admin()
         spec = topic_spec(config)
         created = []
-        claimed = claiming.claim(admin, missing) if missing else {}
-        if claimed and refused is None:
-            raise next(iter(claimed.values()))
+        listed = admin.names() if missing or prefix else set()
+        existing = {name for name in listed if name.startswith(f"{prefix}.")} if prefix else set()
+        existing.difference_update(missing)
+        # The first record of a table would not ask about a topic that is known to exist.
+        claimed = claiming.claim(admin, [*missing, *sorted(existing)], listed)
+        existing.difference_update(claimed)
+        taken = {topic: claimed[topic] for topic in missing if topic in claimed}
+        if taken and refused is None:
+            raise next(iter(taken.values()))
         if refused is not None:
-            refused |= claimed
-        missing = [topic for topic in missing if topic not in claimed]
+            refused |= taken
+        missing = [topic for topic in missing if topic not in taken]
         if missing:
             created = ensure_topics(
                 admin,
@@ -409,22 +414,22 @@ class KafkaSide:
         if keyless:
             marked = config.heartbeat.watermark_interval_s > 0
             check_keyless(admin, keyless, marked=marked, refused=refused)
-        existing = existing_topics(admin, prefix) if prefix else set()
-        # The first record of a table would not ask about a topic that is known to exist.
-        existing.difference_update(claiming.claim(admin, sorted(existing)))
         if config.kafka.delivery == "at_least_once":
             known = existing.union([topic for topic in missing if not refused or topic not in refused])
             self._known.sizes.learn_topics(message_limits(admin, sorted(known)))
         return created, existing
 
-    async def release_claims(self, wanted: Collection[str]) -> None:
-        """Release this pipeline's claims on other topics than those of its published tables, which are `wanted`.
+    async def release_claims(self, tables: Collection[str]) -> None:
+        """Release this pipeline's claims on topics that no published table has now.
+
+        Args:
+            tables: all published tables, as `schema.table`.
 
         Raises:
             SinkUnavailableError: no broker answers.
         """
         claiming = self._claims()
-        await self.call(lambda: claiming.release_others(self._admin(), wanted), anywhere=True)
+        await self.call(lambda: claiming.release_others(self._admin(), tables), anywhere=True)
 
     def _claims(self) -> Claiming:
         if self._claiming is None:

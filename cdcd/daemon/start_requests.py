@@ -202,12 +202,12 @@ class StartRequests:
         published = await self._postgres.rehearse_publication(self.sql)
         await refuse_untrusted(self._config, self.sql, published)
         bindings = bindings_of(self._config.columns, None)
-        for found in (
-            await look_at_column_rules(self._config, self.sql, published, bindings),
-            await look_at_rules(self._config, self.sql, published, bindings, hears_messages=request.messages),
-        ):
-            for error in found.refused:
-                raise error
+        found = await look_at_column_rules(self._config, self.sql, published, bindings)
+        found.refuse()
+        found = await look_at_rules(
+            self._config, self.sql, published, bindings, hears_messages=request.messages
+        )
+        found.refuse()
         return published
 
     async def _prepare_sink(self, request: PrepareSink) -> None:
@@ -320,10 +320,7 @@ class StartRequests:
                     if stops:
                         raise
         found = await look_at_column_rules(self._config, self.sql, request.published, bindings)
-        for error in found.refused:
-            raise error
-        for fact in found.without_effect:
-            self._observe(fact)
+        found.apply(self._observe)
         return bindings.text(request.checkpoint.position.end_lsn)
 
     async def _write_checkpoint(self, request: WriteCheckpoint) -> None:

@@ -174,7 +174,7 @@ class Startup:
         if self.config.heartbeat.watermark_interval_s:
             names = self.config.topic_names()
             await self.kafka.check_marked({names.qualified(table) for table in ready.published.values()})
-        await self._release_claims(ready)
+        await self.kafka.release_claims(ready.published.values())
         await self._look_at_rules(ready)
         self._ledger = Ledger(ready.flushed)
         self.telemetry.durable_from = None if ready.logged is None else ready.checkpoint.position.end_lsn
@@ -183,18 +183,6 @@ class Startup:
         if ready.exported is None and ready.logged is None:
             await start_replication(wiring)
         return pipeline
-
-    async def _release_claims(self, ready: Ready) -> None:
-        """Release claims on topics of tables that are not published any more."""
-        names = self.config.topic_names()
-        # Where a name has several points, each may part schema and table. A topic too many only stays claimed.
-        parts = [
-            (table[:place], table[place + 1 :])
-            for table in ready.published.values()
-            for place, character in enumerate(table)
-            if character == "."
-        ]
-        await self.kafka.release_claims({topic for part in parts for topic in names.all_of(*part)})
 
     async def _know_schemas(self) -> None:
         """Load the ids of schemas that former runs used, if the registry still has them."""
@@ -214,10 +202,7 @@ class Startup:
             self._made.bindings,
             hears_messages=ready.options.messages,
         )
-        for error in found.refused:
-            raise error
-        for fact in found.without_effect:
-            self.observe(fact)
+        found.apply(self.observe)
 
     def _wiring(self, ready: Ready) -> Wiring:
         assert self._made.lock is not None

@@ -105,11 +105,6 @@ def ensure_topics(
     return created
 
 
-def existing_topics(admin: Admin, prefix: str) -> set[str]:
-    """Return the existing topics of a pipeline, by one request. Raises and blocks as `ensure_topics`."""
-    return {name for name in admin.names() if name.startswith(f"{prefix}.")}
-
-
 class _Refusals:
     """Collects the errors of topics that cannot be used. Without a dictionary for them, the first one is raised."""
 

@@ -70,8 +70,8 @@ class Claims:
         self.next_offset = 0
         self.ignored = 0
         self.reason = ""
-        self._claims: dict[str, dict[Claimant, int]] = {}
-        """By topic, the claimants with the offsets of their claims."""
+        self._claims: dict[str, list[Claimant]] = {}
+        """By topic, the claimants in the order of their claims."""
         self._count = 0
 
     def start_over(self) -> None:
@@ -88,15 +88,17 @@ class Claims:
             self.ignored += 1
             self.reason = str(error)
             return
-        of_topic = self._claims.setdefault(topic, {})
+        of_topic = self._claims.setdefault(topic, [])
         if value is None:
-            self._count -= of_topic.pop(claimant, None) is not None
+            if claimant in of_topic:
+                of_topic.remove(claimant)
+                self._count -= 1
         elif claimant not in of_topic:
             if self._count >= CLAIMS_MAX:
                 self.ignored += 1
                 self.reason = f"there are {CLAIMS_MAX} claims already"
             else:
-                of_topic[claimant] = offset
+                of_topic.append(claimant)
                 self._count += 1
         if not of_topic:
             del self._claims[topic]
@@ -104,10 +106,7 @@ class Claims:
     def holder(self, topic: str) -> Claimant | None:
         """Return the pipeline that has the topic; None: no pipeline claims it."""
         of_topic = self._claims.get(topic)
-        if not of_topic:
-            return None
-        offsets = {offset: claimant for claimant, offset in of_topic.items()}
-        return offsets[min(offsets)]
+        return of_topic[0] if of_topic else None
 
     def of(self, claimant: Claimant) -> list[str]:
         """Return the topics that the pipeline claims, whether it has them or waits behind another one."""

@@ -14,7 +14,7 @@ from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.errors import CdcdError
-from cdcd.core.facts import Fact
+from cdcd.core.facts import Fact, Observer
 from cdcd.core.facts.rules import ColumnRuleUnmatched, FilterUnmatched, OutboxUnpublished, RoutesUnmatched
 from cdcd.daemon.rules.rows import (
     look_at_filters,
@@ -37,6 +37,17 @@ class RulesFound:
 
     refused: tuple[CdcdError, ...]
     without_effect: tuple[Fact, ...]
+
+    def refuse(self) -> None:
+        """Raise the first error that ends the start."""
+        if self.refused:
+            raise self.refused[0]
+
+    def apply(self, observe: Observer) -> None:
+        """Raise the first error that ends the start, or report the rules without effect."""
+        self.refuse()
+        for fact in self.without_effect:
+            observe(fact)
 
 
 async def look_at_rules(
