@@ -386,10 +386,10 @@ def _log_place(config: "MirrorConfig") -> "LogPlace":
 
 def _base_format(config: "MirrorConfig") -> "BaseFormat":
     """Format of the tables that are folded from the log."""
-    from cdcd.mirror.base.formats import DeltaBase, IcebergBase  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.base.formats import base_of  # noqa: PLC0415  loads pyspark
 
     properties = {name: str(value) for name, value in config.target.properties.items()}
-    return IcebergBase(properties) if config.target.format == "iceberg" else DeltaBase(properties)
+    return base_of(config.target.format, properties)
 
 
 def _refuse_options(context: click.Context) -> None:

@@ -7,7 +7,7 @@ that has no offset yet begins at the end of the topic, and stores that place at 
 from types import TracebackType
 from typing import Final, Self
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdcd.adapters.kafka.client import Properties, make_consumer
 from cdcd.adapters.kafka.errors import map_kafka_error
@@ -78,7 +78,8 @@ class SignalTopic:
         """Store that the record is carried out or refused, and is not to be read again."""
         partition, offset = message.partition(), message.offset()
         assert partition is not None, "it was read"
-        place = TopicPartition(self._topic, partition, (OFFSET_INVALID if offset is None else offset) + 1)
+        assert offset is not None, "it was read"
+        place = TopicPartition(self._topic, partition, offset + 1)
         try:
             self._consumer.commit(offsets=[place], asynchronous=False)
         except KafkaException as error:

@@ -15,10 +15,9 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError, SourceError, TransientError
-from cdcd.mirror.base.formats import BaseFormat, DeltaBase, IcebergBase
+from cdcd.mirror.base.formats import BaseFormat, base_of
 from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.reading import LogTables
-from cdcd.mirror.jars import DELTA
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.platform.sql import quoted, text
@@ -151,8 +150,7 @@ class Forgetting:
             TransientError: others committed to the log at the same time, several times.
         """
         spark, log = self._spark, self._place.log
-        is_delta = self._tables.target.format == DELTA
-        format_: BaseFormat = DeltaBase() if is_delta else IcebergBase()
+        format_ = base_of(self._tables.target.format)
         names = [log, *([self._place.name] if exists(spark, self._place.name) else [])]
         for name in names:
             format_.check_versions(spark, name)

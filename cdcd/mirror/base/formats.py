@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError, SinkError
 from cdcd.mirror.base.position import KEPT, NO_VERSION, PROPERTY, Carried, Kept, Node, Position, position_of
+from cdcd.mirror.jars import DELTA
 from cdcd.mirror.platform.sql import condition, parts, quoted, text
 from cdcd.mirror.targets import state
 from cdcd.mirror.targets.table_format import having
@@ -338,6 +339,11 @@ def _delta_node(row: Any) -> Node:
         metadata = {}
     parent = _parent(str(version - 1) if version else NO_VERSION, FORMER in metadata)
     return Node(parent, _carried(metadata.get(PROPERTY)))
+
+
+def base_of(table_format: str, given: Mapping[str, str] | None = None) -> BaseFormat:
+    """Return the operations of tables in this format. `given`: further properties of tables that are made."""
+    return DeltaBase(given) if table_format == DELTA else IcebergBase(given)
 
 
 def check_made(spark: SparkSession, name: str, table: str) -> dict[str, str]:

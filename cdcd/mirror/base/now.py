@@ -65,8 +65,7 @@ def now(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms) ->
 def _before(spark: SparkSession, name: str, plan: Plan, path: Path) -> DataFrame:
     """The rows that are there and stay, in the columns of the last form."""
     schema = path.schema
-    stays = plan.there is not None and plan.part.cut is None and not plan.whole
-    if plan.there is None or not stays:
+    if plan.there is None or plan.part.cut is not None or plan.whole:
         types = [f"{quoted(column.name)} {column.spark.simpleString()}" for column in schema.columns]
         types += [f"{quoted(own)} {type_}" for own, type_ in OWN_COLUMNS.items()]
         return spark.createDataFrame([], ", ".join(types))

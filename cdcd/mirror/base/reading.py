@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.core.errors import SourceError
-from cdcd.mirror.base.formats import BaseFormat, DeltaBase, IcebergBase
+from cdcd.mirror.base.formats import base_of
 from cdcd.mirror.base.now import LAST, now
 from cdcd.mirror.base.part import LogReader, Part, Place
 from cdcd.mirror.base.plan import exists, log_begins
-from cdcd.mirror.jars import DELTA
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import lineage, positions
 from cdcd.mirror.platform.read_ends import ReadEnds
@@ -69,7 +68,6 @@ class LogTables:
             SinkError, IncompatibleSchemaError: the table cannot be folded until a person acts.
         """
         place, forms = self.located(table)
-        format_: BaseFormat = DeltaBase() if self.target.format == DELTA else IcebergBase()
         oid = forms.newest(place.topic).schema.oid
         if (aside := forms.aside.get(oid or 0)) is not None:
             raise set_aside_error(aside)
@@ -82,7 +80,9 @@ class LogTables:
             if exists(self.spark, place.name)
             else forms.former_name(forms.newest(place.topic).schema),
         )
-        return now(self.spark, format_, place, lambda ids: forms.find(place.topic, list(ids)))
+        return now(
+            self.spark, base_of(self.target.format), place, lambda ids: forms.find(place.topic, list(ids))
+        )
 
     def changes(self, table: str) -> Changes:
         """Return the changes of a table that the log has, all in the newest form, and the records that are no changes.

@@ -245,12 +245,13 @@ class _Described:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._has_any = config.topic_names().has_claims
         self._topics: set[str] = set()
         self._others: set[str] = set()
 
     def has(self, topic: str) -> bool:
         """Return True if the topic has records of a table of this pipeline."""
-        if not self._config.topic_names().has_claims or topic in self._others:
+        if not self._has_any or topic in self._others:
             return False
         if topic not in self._topics:
             self._read()
