@@ -27,10 +27,10 @@ LEFT: Final = 10
 def forget(context: click.Context, file: Path | None, *, table: str, key: tuple[str, ...], yes: bool) -> int:
     """Remove all that the lakehouse has of one row which was deleted at the source.
 
-    Needs `change_log: fold`. The key is removed from the log (also from its quarantine), from the table, and from all
-    former versions of both, which end with this. Then the command counts the rows and the files that are left. Stop
-    the mirror first. Without --yes, the command only counts what it would remove. Records in Kafka stay until Kafka
-    deletes them.
+    Needs `change_log: fold`. The command removes the key from the log (also from its quarantine) and from the table,
+    and removes all former versions of both. Then it counts the rows and the data files that still have the key. Stop
+    the mirror first. Without --yes, the command only counts the records that it would remove. Records in Kafka stay
+    until Kafka deletes them.
 
     \b
     Exits with
@@ -95,7 +95,7 @@ def _values(key: Sequence[str]) -> dict[str, str]:
 
 
 def plan(table: str, found: "Found") -> Iterator[str]:
-    """Yield what is to be removed, for people."""
+    """Yield lines about the records that have the key."""
     yield f"{table}: the log has {len(found.records)} records with this key, and the source does not have the row."
     if found.references:
         yield f"{len(found.references)} other records name the key as a former or later key of their row."
@@ -109,7 +109,7 @@ def plan(table: str, found: "Found") -> Iterator[str]:
 
 
 def proved(found: "Found", proof: "Sequence[Proof]") -> Iterator[str]:
-    """Yield what is left, for people."""
+    """Yield lines about the rows and files that may still have the key."""
     for each in proof:
         yield f"{each.name}: {each.rows} rows with the key, in {each.files} data files of the version that is left."
         if each.strange:

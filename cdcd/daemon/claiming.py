@@ -109,7 +109,7 @@ class Claiming:
             self._held.update([topic for topic in asked if topic not in refused])
             return refused
         refused |= self._claims.refused(self._topic.claimant, asked, self._topic.name)
-        # A claim behind the one of another pipeline would become valid when that pipeline releases its own.
+        # If this claim stayed behind the claim of another pipeline, it would become valid when that claim is released.
         self._release([topic for topic in written if topic in refused])
         self._held.update([topic for topic in asked if topic not in refused])
         return refused

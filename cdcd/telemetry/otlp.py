@@ -55,7 +55,7 @@ def require_library() -> None:
 
 
 class _Reported:
-    """An exporter that reports each failure to `failed`; everything else is the SDK's exporter."""
+    """An exporter of the SDK that also reports each failure to `failed`."""
 
     def __init__(self, exporter: Any, failed: Callable[[str], None]) -> None:
         self._exporter = exporter
@@ -257,7 +257,7 @@ def _attribute(value: Any) -> Any:
 
 
 class MetricsBridge:
-    """Turns the metrics of Prometheus' registry into those of OpenTelemetry, with the same names and labels."""
+    """Turns the metrics of Prometheus' registry into metrics of OpenTelemetry, with the same names and labels."""
 
     def __init__(self, registry: CollectorRegistry, resource: Any, started_ns: int) -> None:
         self._registry = registry

@@ -264,7 +264,7 @@ class Telemetry:
         self.otlp_failures: Mapping[str, int] = {}
         """Number of failed requests to the collector of OpenTelemetry, by signal."""
         self.delivered_traces: SpanSink | None = None
-        """Makes spans of delivered transactions; None: there are none."""
+        """Function that makes the spans of delivered transactions; None: no spans are made."""
         self.kafka_transactions = self.kafka_bytes = self.kafka_token_failures = 0
         self.commits = Histogram(COMMIT_BUCKETS_S)
         self.delays = Histogram(DELAY_BUCKETS_S)

@@ -294,7 +294,7 @@ def resume(one: Trial) -> None:
 
 
 def configure(one: Trial, kind: Kind, delivery: str) -> None:
-    """A pipeline with two tables, of which one will have a fault."""
+    """Configure a pipeline with two tables. One of the tables will have a fault."""
     one.configure(**filled(kind.sections, one.name))
     one.configure(
         kafka={"delivery": delivery}, snapshot={"mode": "initial"}, tables={"on_error": "set_aside"}

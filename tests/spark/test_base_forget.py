@@ -23,7 +23,7 @@ ITEMS = (
 
 
 def secrets_in(folder: Path) -> set[str]:
-    """The secrets that a data file below the folder has, in whatever column."""
+    """The secrets that any column of the data files below the folder has."""
     found = set()
     for file in folder.rglob("*.parquet"):
         if "_delta_log" not in file.parts:

@@ -44,7 +44,7 @@ streamed_goldens = pytest.mark.parametrize(
 )
 
 FIRST_NORMAL_OID = 16384
-"""Oids from here on are those of what users create (access/transam.h)."""
+"""The first oid of objects that users create (access/transam.h)."""
 
 PLAIN = "BCORYIUDT"
 TAGS = {

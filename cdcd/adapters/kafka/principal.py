@@ -38,7 +38,7 @@ _RULE: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/
 
 @dataclass(frozen=True, slots=True)
 class ClientIdentity:
-    """What a client shows to the broker; all empty: unknown.
+    """The login that a client shows to the broker. All attributes are empty if the login is unknown.
 
     Attributes:
         user: name that belongs to a password.
@@ -70,7 +70,7 @@ UNKNOWN: Final = ClientIdentity()
 
 
 def identity_of(client: Mapping[str, object]) -> ClientIdentity:
-    """Return what a client with these properties of librdkafka shows. The call may run the command for a token."""
+    """Return the login of a client with these properties of librdkafka. The call may run the command for a token."""
     mechanism = str(client.get("sasl.mechanism", client.get("sasl.mechanisms", ""))).upper()
     protocol = str(client.get("security.protocol", "")).upper()
     if mechanism == "PLAIN" or mechanism.startswith("SCRAM-"):
@@ -89,7 +89,7 @@ def identity_of(client: Mapping[str, object]) -> ClientIdentity:
 
 
 def subject_of_token(token: str) -> str:
-    """Return the claim `sub` of a JSON web token; "" if it has none, or is no such token."""
+    """Return the claim `sub` of a JSON web token; "" if the token has no such claim, or is no JSON web token."""
     try:
         _, payload, _ = token.split(".")
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

@@ -48,7 +48,7 @@ class SignalTopic:
         self._consumer.close()
 
     def begin(self) -> None:
-        """Go to the stored offsets; where there is none, to the end, which is stored."""
+        """Begin at the stored offset of each partition. A partition without one begins at its end, which is stored."""
         try:
             listed = self._consumer.list_topics(self._topic, timeout=ANSWER_S).topics[self._topic]
             if listed.error is not None:
@@ -65,7 +65,7 @@ class SignalTopic:
             raise self._mapped(error.args[0]) from error
 
     def read(self, timeout_s: float) -> Message | None:
-        """Return the next record; None if there is none within the time."""
+        """Return the next record; None if no record comes within the time."""
         message = self._consumer.poll(timeout_s)
         if message is None:
             return None

@@ -24,7 +24,7 @@ RENEW: Final = 0.8
 """Share of a token's lifetime after which a new token is asked for."""
 
 LIFETIME_S: Final = 60.0
-"""Lifetime in seconds of a token whose server names none."""
+"""Lifetime in seconds of a token if the server does not name a lifetime."""
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 """What a header can have: anything else could begin another header."""
@@ -106,7 +106,7 @@ def _away(message: str) -> RegistryUnavailableError:
 
 
 def _read(data: bytes) -> tuple[str, float]:
-    """Return the token and its lifetime in seconds. ValueError: the answer has none."""
+    """Return the token and its lifetime in seconds. ValueError: the answer has no token."""
     answer = json.loads(data)
     token = answer.get("access_token") if isinstance(answer, dict) else None
     if not isinstance(token, str) or _TOKEN.fullmatch(token) is None:

@@ -63,7 +63,7 @@ class Claims:
     Attributes:
         next_offset: offset up to which the records were taken.
         ignored: number of records that are no claims.
-        reason: why the last of them is none.
+        reason: why the last ignored record is no claim.
     """
 
     def __init__(self) -> None:

@@ -26,11 +26,11 @@ _DIGITS: Final = "0123456789"
 
 
 class UnreadableError(ValueError):
-    """Only Java reads the expression or the replacement, or nobody does."""
+    """The expression or the replacement is malformed, or has a part that only Java knows."""
 
 
 def compiled(expression: str) -> re.Pattern[str]:
-    """The expression for whole topics. UnreadableError: Python does not read it as Java does."""
+    """Return the compiled expression. UnreadableError: Python does not read the expression as Java does."""
     text = _NAMED_GROUP.sub("(?P<", expression)
     if is_java_only(text.replace("(?P<", "(")):
         raise UnreadableError(f"Only Java reads the expression {expression}.")
@@ -48,7 +48,7 @@ class Router:
     replacement: str
 
     def routed(self, topic: str) -> str:
-        """The topic that a record of this topic goes to. UnreadableError: Java would refuse the replacement."""
+        """Return the new name of a topic. UnreadableError: Java would refuse the replacement."""
         if self.expression.fullmatch(topic) is None:
             return topic
         found = self.expression.search(topic)
@@ -57,7 +57,7 @@ class Router:
 
 
 def expanded(replacement: str, found: re.Match[str]) -> str:
-    """The replacement with `$1`, `${name}` and backslashes as Java's `Matcher.appendReplacement` reads them."""
+    """Return the replacement for a match; `$1`, `${name}` and backslashes as in Java's `Matcher.appendReplacement`."""
     parts: list[str] = []
     place = 0
     while place < len(replacement):
@@ -77,7 +77,7 @@ def expanded(replacement: str, found: re.Match[str]) -> str:
 
 
 def _reference(replacement: str, place: int, found: re.Match[str]) -> tuple[str, int]:
-    """What stands behind a `$`, and the place after it."""
+    """Return the text of the group that a `$` names, and the place behind the name."""
     named = re.compile(r"\{([A-Za-z][A-Za-z0-9]*)\}").match(replacement, place)
     if named is not None:
         if named[1] not in found.re.groupindex:
@@ -99,7 +99,7 @@ def _reference(replacement: str, place: int, found: re.Match[str]) -> tuple[str,
 
 
 def is_java_only(expression: str) -> bool:
-    """Whether the expression has something that Python lacks, or reads in another way."""
+    """Return True if the expression has a part that Python lacks, or reads in another way."""
     return _JAVA_ONLY.search(expression) is not None
 
 

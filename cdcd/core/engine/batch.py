@@ -151,7 +151,7 @@ class Batch:
         return size, count
 
     def _hand_over(self, produce: Produce, keep_over: int) -> None:
-        """Hand records over, and free those of at most `keep_over` bytes; -1 frees none.
+        """Pass the records to `produce`, and free the records of at most `keep_over` bytes; -1 frees no record.
 
         The loop is in this module and not in the caller's, because this module is compiled.
         """

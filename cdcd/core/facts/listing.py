@@ -1,4 +1,7 @@
-"""Every kind of fact of the daemon, and docs/events.md, which lists them."""
+"""List of all kinds of facts of the daemon, and the text of docs/events.md.
+
+It is a module of its own, because each module of facts imports the package.
+"""
 
 from typing import Final
 

@@ -60,8 +60,8 @@ class ReconnectScheduled(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PostgresStopping(Fact):
-    """PostgreSQL shuts down, and waits until cdcd confirms what it received. After `grace_s`, cdcd
-    closes the stream.
+    """PostgreSQL shuts down, and waits until cdcd confirms the received WAL. After `grace_s` seconds,
+    cdcd closes the stream.
     """
 
     event: ClassVar[str] = "postgres.stopping"
@@ -72,8 +72,8 @@ class PostgresStopping(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TransactionTimeoutUnknown(Fact):
-    """This principal may not read the brokers' transaction.max.timeout.ms. Kafka transactions get this
-    timeout instead.
+    """This principal may not read the brokers' transaction.max.timeout.ms. Kafka transactions get a
+    timeout of `timeout_s` seconds instead.
     """
 
     event: ClassVar[str] = "timeout.unknown"
@@ -95,7 +95,9 @@ class KafkaRetry(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested(Fact):
-    """A signal asked the process to end. What is in flight is finished first. A second signal ends it at once."""
+    """A signal asked the process to end. The process first finishes the open batch. A second signal ends the
+    process at once.
+    """
 
     event: ClassVar[str] = "shutdown.requested"
     signal: str

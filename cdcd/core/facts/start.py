@@ -171,8 +171,8 @@ class PublicationCreated(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRead(Fact):
-    """The position from which this session resumes. `found` is false if there is no checkpoint: then it
-    is the slot's.
+    """The position from which this session resumes. `found` is false if there is no checkpoint, so that
+    the position is the one of the slot.
     """
 
     event: ClassVar[str] = "checkpoint.read"

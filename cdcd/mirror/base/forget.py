@@ -26,14 +26,14 @@ from cdcd.mirror.records.rule import try_cast
 from cdcd.mirror.watching.progress import first_lines
 
 _ATTEMPTS: Final = 5
-"""How often a statement is tried while the mirror appends to the log."""
+"""Maximum number of attempts at a statement, while others commit to the log."""
 
 _PLACE: Final = ("topic_id", "part", "off")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the log has of a key.
+    """The records of the log that name a key.
 
     Attributes:
         topic: of the table.
@@ -52,7 +52,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is left of a key in the log or in the table.
+    """The rows and files of the log, or of the table, that may still have a key.
 
     Attributes:
         name: in SQL.
@@ -111,7 +111,7 @@ class Forgetting:
         self._forms = [form for form in forms.all(self._place.topic).values() if form is not None]
 
     def look(self) -> Found:
-        """Return what the log has of the key.
+        """Return the records of the log that name the key.
 
         Raises:
             SourceError: the source still has the row.
@@ -143,7 +143,7 @@ class Forgetting:
         )
 
     def remove(self, found: Found) -> list[Proof]:
-        """Remove the key, and return what is left. No mirror may write to the log and the table meanwhile.
+        """Remove the key, and return the rows and files that may still have it. No mirror may write meanwhile.
 
         Raises:
             ConfigError: a tag or a branch keeps former versions.
@@ -188,13 +188,13 @@ class Forgetting:
         return Proof(name, rows, len(there), len(there - files))
 
     def _log(self) -> DataFrame:
-        """The records of the topic."""
+        """Return the records of the topic in the log."""
         return self._spark.table(self._place.log).filter(
             (sf.col("topic") == self._place.topic) & sf.col("day").isNotNull()
         )
 
     def _names(self, column: str) -> Column:
-        """Whether a column of the log has the key as JSON, in any form that the table had. Never NULL."""
+        """Return the condition that a column of the log has the key as JSON, in any form of the table. Never NULL."""
         found = []
         for form in self._forms:
             if set(self._key) <= set(form.schema.key):
@@ -209,7 +209,7 @@ class Forgetting:
         return int(rows.filter(reduce(and_, of_key)).count())
 
     def _change(self, statement: str, records: Sequence[Row]) -> None:
-        """Run a statement for records of the log, again if another commit came first."""
+        """Run a statement for records of the log. It is repeated if another commit came first."""
         if not records:
             return
         parts: dict[tuple[str, int], list[str]] = {}

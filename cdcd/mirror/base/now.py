@@ -27,7 +27,7 @@ from cdcd.mirror.targets.name_lists import no_names
 from cdcd.mirror.targets.reduction import EVENT, KEEP, LOST, LSN, OP, is_after
 
 LAST: Final = 2**63 - 1
-"""The bound of a view: all that the log has."""
+"""The bound of a view, above every LSN of the log."""
 
 
 def now(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms) -> DataFrame:
@@ -63,7 +63,7 @@ def now(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms) ->
 
 
 def _before(spark: SparkSession, name: str, plan: Plan, path: Path) -> DataFrame:
-    """The rows that are there and stay, in the columns of the last form."""
+    """Return the rows of the table that the part of the log does not replace, in the columns of the last form."""
     schema = path.schema
     if plan.there is None or plan.part.cut is not None or plan.whole:
         types = [f"{quoted(column.name)} {column.spark.simpleString()}" for column in schema.columns]
@@ -87,7 +87,7 @@ def _before(spark: SparkSession, name: str, plan: Plan, path: Path) -> DataFrame
 
 
 def _merged(before: DataFrame, source: DataFrame, schema: TableSchema) -> DataFrame:
-    """What `merge` makes of the rows that are there."""
+    """Return the rows that a MERGE of the changes in `source` (`targets.merge`) would leave."""
     old, new = before.alias("t"), source.alias("s")
     on = [sf.col(f"t.{quoted(name)}") == sf.col(f"s.{quoted(name)}") for name in schema.key]
     joined = old.join(new, on, "full_outer")
@@ -112,6 +112,6 @@ def _merged(before: DataFrame, source: DataFrame, schema: TableSchema) -> DataFr
 
 
 def _at(alias: str) -> Column:
-    """The place of a row in the order of changes. NULL: there is no row."""
+    """Return the LSN and the event of a row's last change. NULL: there is no row."""
     lsn = sf.col(f"{alias}.{LSN}")
     return sf.when(lsn.isNotNull(), sf.struct(lsn.alias("lsn"), sf.col(f"{alias}.{EVENT}").alias("event")))

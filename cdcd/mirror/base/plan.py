@@ -1,4 +1,4 @@
-"""What is to be folded: the table as it is, the part of the log that it lacks, and the forms in between.
+"""The plan of a fold: the table as it is, the part of the log that the table lacks, and the forms in between.
 
 A fold carries the plan out. A view of now (`now.py`) reads the same plan, and changes nothing.
 """
@@ -30,7 +30,7 @@ _ABSENT: Final = ("DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "DELTA_P
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be folded into a table.
+    """The plan of a fold into a table.
 
     Attributes:
         there: the table as it is. None: there is no table.
@@ -50,7 +50,7 @@ class Plan:
 
 
 def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, log: LogReader) -> Plan:
-    """Read what is to be folded into a table.
+    """Return the plan of a fold into a table.
 
     Args:
         log: reads the part up to its bound.
@@ -96,7 +96,7 @@ def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms
 
 
 def _has(spark: SparkSession, place: Place, position: Position) -> TableSchema | None:
-    """The form that the rows have. None: there are no rows, or all of them are folded again."""
+    """Return the form of the table's rows. None: there are no rows, or all rows are folded again."""
     if position.form == NO_FORM:
         return None
     text = read_form(spark, place.name, position.form)
@@ -115,7 +115,11 @@ def _check_relation(
     has: TableSchema | None,
     newest: Form,
 ) -> None:
-    """That a truncate record begins the rows of a relation which took over the name. Else the table stops."""
+    """Check that a truncate record precedes the rows of a relation that took over the name of another one.
+
+    Raises:
+        IncompatibleSchemaError: it does not, so the table stops.
+    """
     schema, former = newest.schema, place.former_name
     is_taken = len(mine) < len(parts) or (has is not None and is_other(has, schema))
     if not is_taken and (has is not None or former is None):
@@ -131,7 +135,7 @@ def _check_relation(
 
 
 def steps_of(spark: SparkSession, path: Path) -> Steps:
-    """What becomes of the rows that are there. IncompatibleSchemaError: they cannot be brought to the last form."""
+    """Return how the table's rows get the last form. IncompatibleSchemaError: they cannot get it."""
     check(path.schema)
     steps = path.steps()
     for column in steps.defaults.values():
@@ -169,7 +173,7 @@ def log_begins(spark: SparkSession, log: str, table: str, topic: str, has: Knows
 
 
 def exists(spark: SparkSession, name: str) -> bool:
-    """Whether there is a table with this name in SQL."""
+    """Return True if a table has this name in SQL."""
     try:
         return bool(spark.catalog.tableExists(name))
     except AnalysisException as error:

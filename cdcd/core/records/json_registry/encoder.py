@@ -68,7 +68,7 @@ class RegisteredJsonFormat(JsonFormat):
         self._registered.others(HEARTBEATS, *self._heartbeat_uses)
 
     def _uses(self, topic: str, key: Schema, value: Schema) -> tuple[SchemaUse | None, SchemaUse]:
-        """Return the schemas of keys, None if keys have none in the registry, and of values."""
+        """Return the schema of keys and the schema of values. None: keys have no schema in the registry."""
         settings, form = self._settings, self._form
         has_key = settings.key_format == form.format
         key_use = form.use(settings, topic, key, "key") if has_key else None
@@ -151,7 +151,7 @@ class RegisteredJsonFormat(JsonFormat):
         serial: int,
         out: list[Record],
     ) -> int:
-        """See `Format`. The schemas of messages precede the first one."""
+        """See `Format`. The records of the schemas precede the first message."""
         key_head, value_head = self._heads(self._message_uses)
         self._registered.tell(MESSAGES, out)
         known = len(out)
@@ -172,7 +172,7 @@ class RegisteredJsonFormat(JsonFormat):
 
 
 def _named(out: list[Record], first: int, key_head: bytes, value_head: bytes) -> int:
-    """Put the beginnings before keys and values of the records from `first` on, and return the bytes of these."""
+    """Put the heads before keys and values of the records from `first` on, and return the number of added bytes."""
     size = 0
     for place in range(first, len(out)):
         topic, key, value, headers = out[place]
