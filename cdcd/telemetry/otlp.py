@@ -33,6 +33,9 @@ from cdcd.telemetry.state import Telemetry
 CLOSE_S: Final = 5.0
 """Seconds that a process which ends waits until the last spans, metrics and lines are sent."""
 
+ANSWER_S: Final = 1.0
+"""Seconds that a process which ends waits for the answer to a running request after `CLOSE_S`."""
+
 REPORT_S: Final = 60.0
 """Seconds between two events about a signal that cannot be sent."""
 
@@ -55,11 +58,12 @@ def require_library() -> None:
 
 
 class _Reported:
-    """An exporter of the SDK that also reports each failure to `failed`."""
+    """An exporter of the SDK that also reports each failure to `failed`, and that may be shut down twice."""
 
     def __init__(self, exporter: Any, failed: Callable[[str], None]) -> None:
         self._exporter = exporter
         self._failed = failed
+        self._is_shut_down = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._exporter, name)
@@ -73,6 +77,12 @@ class _Reported:
         if result.name != "SUCCESS":
             self._failed("the collector did not take them")
         return result
+
+    def shutdown(self) -> None:
+        """Refuse later exports, and end the wait before the next try of a running one."""
+        if not self._is_shut_down:
+            self._is_shut_down = True
+            self._exporter.shutdown()
 
 
 class Otlp:
@@ -96,6 +106,7 @@ class Otlp:
         self._ended = threading.Event()
         self._metrics: threading.Thread | None = None
         self._closing: list[Callable[[], object]] = []
+        self._exporters: list[_Reported] = []
         resources = _module("opentelemetry.sdk.resources")
         self._resource = resources.Resource.create(
             {
@@ -162,7 +173,7 @@ class Otlp:
             span.end(acknowledged_ns)
 
     def close(self) -> None:
-        """Send what is left, for at most `CLOSE_S` seconds."""
+        """Send what is left, for at most `CLOSE_S` seconds, drop the rest, and end the threads."""
         self._ended.set()
 
         def end() -> None:
@@ -174,13 +185,17 @@ class Otlp:
         ending = threading.Thread(target=end, name="otlp end", daemon=True)
         ending.start()
         ending.join(CLOSE_S)
+        for exporter in self._exporters:
+            exporter.shutdown()
+        ending.join(ANSWER_S)
 
-    def _exporter(self, signal: str, module: str) -> Any:
+    def _exporter(self, signal: str, module: str) -> _Reported:
         name = {"traces": "OTLPSpanExporter", "metrics": "OTLPMetricExporter", "logs": "OTLPLogExporter"}[
             signal
         ]
         exporter = getattr(_module(module), name)(endpoint=f"{self._endpoint}/v1/{signal}")
-        return _Reported(exporter, lambda reason: self._failed(signal, reason))
+        self._exporters.append(_Reported(exporter, lambda reason: self._failed(signal, reason)))
+        return self._exporters[-1]
 
     def _tracing(self) -> Any:
         sdk = _module("opentelemetry.sdk.trace")
