@@ -197,7 +197,7 @@ def test_each_failure_is_told_at_once_with_what_to_do(guarded: Guarded, one: Tri
 def test_a_listener_that_wants_tls_and_is_spoken_to_without_is_told_when_the_start_took_too_long(
     guarded: Guarded, one: Trial
 ):
-    # The listener either keeps silent or ends the connection, so that only the time tells it from a broker that is away.
+    # The listener keeps silent or ends the connection, so that only the time tells it from a broker that is away.
     one.configure(startup_timeout_s=1)
     use(one, guarded, "CLIENT", {"security.protocol": "PLAINTEXT"})
     said = one.fail()
