@@ -28,6 +28,9 @@ from cdcd.adapters.postgres.tables import (
 from cdcd.core.catalog.patterns import TablePattern, parse_pattern
 from cdcd.core.errors import SourceError
 
+OTHERS_MAX: Final = 5
+"""Patterns that an error names at most."""
+
 SCHEMA_SINCE: Final = 150000
 """First server version with FOR TABLES IN SCHEMA."""
 
@@ -406,22 +409,26 @@ def choose_target(
     parts = [f"TABLES IN SCHEMA {', '.join(map(identifier, sorted(whole)))}"] if whole else []
     parts += [f"TABLE {', '.join(tables)}"] if tables else []
     if not parts:
-        raise _nothing_matches(patterns)
+        raise _nothing_matches(patterns, candidates)
     return ", ".join(parts)
 
 
-def _nothing_matches(patterns: Sequence[TablePattern]) -> SourceError:
+def _nothing_matches(patterns: Sequence[TablePattern], candidates: Sequence[Candidate]) -> SourceError:
+    others = sorted({f"{identifier(each.table.schema)}.*" for each in candidates})
+    more = f" and {len(others) - OTHERS_MAX} more" if len(others) > OTHERS_MAX else ""
+    found = f" Patterns that match tables: {', '.join(others[:OTHERS_MAX])}{more}." if others else ""
     return SourceError(
         f"postgres.tables: no table matches {', '.join(pattern.text for pattern in patterns)}.",
-        hint="Create the tables first, correct the patterns, or create the publication yourself.",
+        hint=f"Create the tables first, correct the patterns, or create the publication yourself.{found}",
     )
 
 
 async def find_tables(connection: Connection, patterns: Sequence[TablePattern]) -> tuple[PublishedTable, ...]:
     """Return the tables that a publication for `patterns` would cover now. Raises SourceError if no table matches."""
-    tables = choose_tables(patterns, await read_candidates(connection))
+    candidates = await read_candidates(connection)
+    tables = choose_tables(patterns, candidates)
     if not tables:
-        raise _nothing_matches(patterns)
+        raise _nothing_matches(patterns, candidates)
     return tuple(tables)
 
 

@@ -8,11 +8,12 @@ import base64
 import json
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
 from cdcd.core.bounded_json import is_deep
+from cdcd.core.catalog import temporal
 from cdcd.core.records.schemas import read_form
 from cdcd.telemetry.terminal_text import cut, plain
 
@@ -39,6 +40,9 @@ _PER_S: Final[Mapping[str, int]] = {
     "time_ns": 10**9,
 }
 """Units in a second, by the form of a number that is a time."""
+
+_INFINITE_DATES: Final = {-2147472692: "infinity", -2147472691: "-infinity"}
+"""Texts of the numbers that records have for infinite dates (docs/records.md)."""
 
 _TEXTS: Final = frozenset({"timestamptz", "timestamp_iso", "date_iso", "time_iso", "decimal"})
 """Forms whose values are texts that need no quotes."""
@@ -182,12 +186,16 @@ def _unscaled(value: Any, form: str) -> str | None:
 
 
 def _moment(value: int, kind: str) -> str | None:
-    """ISO text of a date or time; None: it is neither, or `infinity`, or too far away for Python's calendar."""
+    """Text of a date or time, as PostgreSQL writes it. None: `value` is neither.
+
+    Also None for timestamps beyond Python's calendar, because the number of an infinite one is that of a real one.
+    """
+    if kind in {"date", "date_connect"}:
+        infinite = _INFINITE_DATES.get(value)
+        return infinite or temporal.date_text_of(value - temporal.POSTGRES_EPOCH_DAYS)
+    if kind not in _PER_S:
+        return None
     try:
-        if kind in {"date", "date_connect"}:
-            return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
-        if kind not in _PER_S:
-            return None
         whole, rest = divmod(value, _PER_S[kind])
         at = _EPOCH + timedelta(seconds=whole)
     except OverflowError:

@@ -48,3 +48,12 @@ def test_a_pattern_that_can_only_be_a_mistake_is_refused(patterns: list[str]) ->
     with pytest.raises(SourceError) as caught:
         choose_target([parse_pattern(pattern) for pattern in patterns], TABLES, [])
     assert caught.value.hint
+
+
+def test_patterns_that_match_nothing_are_answered_with_schemas_that_have_tables() -> None:
+    tables = [Candidate(PublishedTable(0, f"s {number}", "t", "d", True, True), (0,)) for number in range(7)]
+    with pytest.raises(SourceError) as caught:
+        choose_target([parse_pattern("public.*")], tables, [])
+    assert caught.value.hint is not None
+    assert '"s 0".*, "s 1".*' in caught.value.hint
+    assert caught.value.hint.endswith("and 2 more.")
