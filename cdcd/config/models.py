@@ -339,15 +339,16 @@ class Config(Section):
             raise ValueError(
                 "snapshot.signal_topic needs snapshot.signals other than off, and postgres.messages other than false"
             )
-        topics = self.topics
+        names = self.topic_names()
         own = (
-            topics.message,
-            topics.checkpoint,
-            topics.schemas,
+            *[topic for topic, _ in names.own()],
+            *names.names.values(),
+            *[topic for each in names.routes for topic in each.topics],
             self.kafka.dead_letter_topic,
+            self.topics.claims,
             *self.outbox.topics,
         )
-        if equivalent(signal_topic) in {equivalent(topic) for topic in own if topic}:
+        if equivalent(signal_topic) in {equivalent(topic) for topic in own}:
             raise ValueError(
                 f"snapshot.signal_topic: {signal_topic} is already another topic of the pipeline"
             )

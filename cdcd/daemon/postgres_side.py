@@ -8,13 +8,12 @@ from typing import Final, TypeVar
 
 from cdcd.adapters.credentials.tokens import PROCESS_TOKEN
 from cdcd.adapters.postgres.answers import Answer, translated
-from cdcd.adapters.postgres.connection import Connection, Dsn, emit_message
+from cdcd.adapters.postgres.connection import Connection, Dsn
 from cdcd.adapters.postgres.conversion import Conversion
 from cdcd.adapters.postgres.heartbeat_query import HeartbeatQuery
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.lease import took_over
 from cdcd.adapters.postgres.lock import LockHeld
-from cdcd.adapters.postgres.partition_tree import Leaf, count_attached, happened, read_leaves, to_read_again
 from cdcd.adapters.postgres.publication import (
     ensure_publication,
     has_publication,
@@ -56,13 +55,10 @@ from cdcd.core.facts.start import (
     StandbyWaiting,
 )
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.core.snapshot.signals import PREFIX, RESUME_TABLES, STOP_TABLES, Signal
+from cdcd.daemon.partition_watch import PartitionWatch
 from cdcd.telemetry.state import ActiveElsewhere, Telemetry
 
 T = TypeVar("T")
-
-PARTITIONS_S: Final = 30.0
-"""Seconds between two reads of the partitions of published tables."""
 
 
 class PostgresSide:
@@ -73,8 +69,7 @@ class PostgresSide:
         self._telemetry = telemetry
         self._observe = observe
         self._wal_warning_s = config.postgres.wal_warning_s
-        self._leaves: dict[int, Leaf] | None = None
-        self._partitions_at = 0.0
+        self.partitions = PartitionWatch(config, observe)
 
     def warn_of_wal(self, within_s: float) -> None:
         """Set the time in seconds within which a possible loss of the slot is reported."""
@@ -310,34 +305,6 @@ class PostgresSide:
                 "prints the command), and start cdcd. Otherwise PostgreSQL cannot decode what was written without a "
                 "publication: restart the pipeline from scratch with `cdcd reset --yes`.",
             )
-
-        await self._look_at_partitions(sql)
-
-    async def _look_at_partitions(self, sql: Connection) -> None:
-        """Report partitions that were attached, detached or truncated since the last read in this session."""
-        now = time.monotonic()
-        if now < self._partitions_at:
-            return
-        self._partitions_at = now + PARTITIONS_S
-        leaves = await read_leaves(sql, self._config.postgres.publication)
-        if self._leaves is not None:
-            leaves = await count_attached(sql, self._leaves, leaves)
-            facts = happened(self._leaves, leaves)
-            for fact in facts:
-                self._observe(fact)
-            if self._config.snapshot.changed_partitions == "read":
-                await self._read_again(sql, to_read_again(facts))
-        self._leaves = leaves
-
-    async def _read_again(self, sql: Connection, tables: list[str]) -> None:
-        """Request that the former rows of these tables end and that the tables are read again.
-
-        Both requests are in the stream like those of `cdcd tables`: the table is set aside, and comes back at once.
-        """
-        for table in tables:
-            for action in (STOP_TABLES, RESUME_TABLES):
-                signal = Signal(action, (table,), pipeline=self._config.name, token=PROCESS_TOKEN)
-                await emit_message(sql, PREFIX, signal.encode())
 
     def _forecast(self, state: SlotState) -> None:
         """Measure how fast WAL is written, and warn if the slot may soon be lost."""

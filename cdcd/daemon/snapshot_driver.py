@@ -54,6 +54,7 @@ from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.errors import FatalError, TransientError
 from cdcd.core.facts import Observer
 from cdcd.core.snapshot.reading import PageQuery, Refused, SourceTable
+from cdcd.daemon.partition_watch import PartitionWatch
 from cdcd.daemon.publication_follower import OwnerTrust, PublicationFollower
 from cdcd.daemon.readers import Coalesced, ReaderPool, readers_of
 from cdcd.daemon.settings import desired_tables
@@ -82,7 +83,12 @@ MakeComparer = Callable[[Config, str], Comparer]
 
 
 class SnapshotDriver:
-    """Readers and look-ups of a session. `stack` closes the connections."""
+    """Readers and look-ups of a session.
+
+    Args:
+        stack: closes the connections.
+        partitions: has the partitions that the checkpoint remembers.
+    """
 
     def __init__(
         self,
@@ -90,8 +96,11 @@ class SnapshotDriver:
         dsn: Dsn,
         stack: AsyncExitStack,
         observe: Observer,
+        partitions: PartitionWatch,
+        *,
         make_comparer: MakeComparer | None = None,
     ) -> None:
+        self._partitions = partitions
         self._make_comparer = make_comparer
         self._comparer: Comparer | None = None
         self._config = config
@@ -362,7 +371,7 @@ class SnapshotDriver:
         after = await catalog.position()
         new = {oid: name for oid, name in tables.items() if oid not in question.known}
         estimates = await catalog.estimates(new) if new else {}
-        return Published(tables, after, estimates, labels, members, dropped)
+        return Published(tables, after, estimates, labels, members, dropped, self._partitions.remembered)
 
     async def _know_types(self, oids: set[int]) -> None:
         missing = [oid for oid in oids if not is_lasting(oid, self._types)]

@@ -268,7 +268,12 @@ class StartRequests:
         assert self.sql is not None
         await self._postgres.ensure_publication(self.sql, request.via_root)
         self.snapshots = SnapshotDriver(
-            self._config, self._dsn, self.stack, self._observe, self._make_comparer
+            self._config,
+            self._dsn,
+            self.stack,
+            self._observe,
+            self._postgres.partitions,
+            make_comparer=self._make_comparer,
         )
         published = await self.snapshots.published()
         await refuse_untrusted(self._config, self.sql, published)

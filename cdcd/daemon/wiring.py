@@ -222,7 +222,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
                 wiring.observe,
                 protects=bool(start.encoding.column_rules),
             ),
-            survey=lambda: wiring.postgres.survey(wiring.sql),
+            survey=lambda: _survey(wiring),
             heartbeat=_heartbeat_action(wiring),
             large=large,
         ),
@@ -235,6 +235,13 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         wiring.observe,
         tap,
     )
+
+
+async def _survey(wiring: Wiring) -> None:
+    """See `CatalogCalls.survey`."""
+    await wiring.postgres.survey(wiring.sql)
+    progress = wiring.ready.checkpoint.snapshot
+    await wiring.postgres.partitions.look(wiring.sql, "" if progress is None else progress.partitions)
 
 
 def _heartbeat_action(wiring: Wiring) -> HeartbeatAction | None:

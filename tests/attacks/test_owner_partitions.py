@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from cdcd.daemon.partition_watch import PARTITIONS_S
 from cdcd.daemon.pipeline import SURVEY_S
-from cdcd.daemon.postgres_side import PARTITIONS_S
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S

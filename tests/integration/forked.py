@@ -34,7 +34,7 @@ PRELOADED: Final = [
 PACES: Final = {
     ("cdcd.daemon.pipeline", "COUNT_S"): 0.2,
     ("cdcd.daemon.pipeline", "SURVEY_S"): 2.0,
-    ("cdcd.daemon.postgres_side", "PARTITIONS_S"): 3.0,
+    ("cdcd.daemon.partition_watch", "PARTITIONS_S"): 3.0,
     ("cdcd.daemon.kafka_watch", "COUNT_S"): 2.0,
 }
 """Seconds between two looks of a forked daemon: at its own figures, the server, partitions, topics. The daemon's own

@@ -1,6 +1,7 @@
 """Tables that are stopped and come back, as operators see it: commands, HTTP, status, metrics and page."""
 
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -9,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from cdcd.daemon.postgres_side import PARTITIONS_S
+from cdcd.config.loading import load_config
+from cdcd.core.catalog.partitions import recalled
+from cdcd.daemon.partition_watch import PARTITIONS_S
+from cdcd.tools.operations.sides import peek
+from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
@@ -164,6 +169,114 @@ def test_tables_whose_partition_lost_its_rows_unseen_are_read_again_by_choice(
     }
     assert process.stop() == 0
     assert folded(broker, unique) == left
+
+
+CHANGED_WHILE_STOPPED = {
+    "detached": ("ALTER TABLE detached DETACH PARTITION detached_0", {1}),
+    "dropped": ("DROP TABLE dropped_0", {1}),
+    # The server has counted the pages of the new file before anybody looks.
+    "emptied": ("TRUNCATE emptied_0; INSERT INTO emptied VALUES (0); VACUUM ANALYZE emptied_0", {0, 1}),
+    "attached": (
+        (
+            "CREATE TABLE attached_7 (id int PRIMARY KEY); INSERT INTO attached_7 VALUES (7); "
+            "ALTER TABLE attached ATTACH PARTITION attached_7 FOR VALUES FROM (7) TO (8)"
+        ),
+        {0, 1, 7},
+    ),
+    "grown": (
+        (
+            "CREATE TABLE grown_7 PARTITION OF grown FOR VALUES FROM (7) TO (8); INSERT INTO grown VALUES (7); "
+            "CREATE TABLE grown_8 PARTITION OF grown FOR VALUES FROM (8) TO (9)"
+        ),
+        {0, 1, 7},
+    ),
+    "still": ("INSERT INTO still VALUES (-1)", {-1, 0, 1}),
+}
+
+
+@pytest.mark.parametrize("choice", ["read", "tell"])
+def test_partitions_that_changed_while_nothing_ran_are_told_and_read_again_by_choice(
+    database: Database,
+    broker: KafkaBroker,
+    daemon: Callable[[Mapping[str, Any]], Daemon],
+    unique: str,
+    choice: str,
+):
+    # GIVEN a daemon that has read the partitions of its tables, and was killed
+    for name in CHANGED_WHILE_STOPPED:
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+        for number, first in enumerate(("-9", "1")):
+            database.execute(
+                f"CREATE TABLE {name}_{number} PARTITION OF {name} FOR VALUES FROM ({first}) TO ({number + 1})"
+            )
+        database.execute(f"INSERT INTO {name} VALUES (0), (1)")
+    database.execute(
+        f'CREATE PUBLICATION "cdcd_{unique}" FOR TABLE {", ".join(CHANGED_WHILE_STOPPED)} '
+        "WITH (publish_via_partition_root = true)"
+    )
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            snapshot={"mode": "initial", "signals_from": "authorized", "changed_partitions": choice},
+        )
+    )
+    process.await_event("snapshot.finished")
+    process.await_streaming()
+    await_remembered(process, 2 * len(CHANGED_WHILE_STOPPED))
+    process.kill()
+
+    # WHEN partitions change, and the daemon starts
+    for change, _ in CHANGED_WHILE_STOPPED.values():
+        for statement in change.split("; "):
+            database.execute(statement)
+    process.start()
+
+    # THEN each change is told, once over all starts
+    told = {
+        ("table.detached", "public.detached_0"),
+        ("table.truncated", "public.emptied_0"),
+        ("table.attached", "public.attached_7"),
+        ("table.attached", "public.grown_7"),
+    }
+    for event, partition in told:
+        process.await_event(event, partition=partition)
+    gone = process.await_event("table.detached", table="public.dropped")
+    assert gone["partition"].startswith("a partition that was dropped (oid ")
+    # AND by choice the tables whose rows are others are read again
+    read = {"detached", "dropped", "emptied", "attached"} if choice == "read" else set()
+    for name in read:
+        process.await_event("table.read", table=f"public.{name}")
+    process.await_metric("cdcd_snapshot_tables", lambda value: value == 0)
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    rows = folded(broker, unique)
+    assert {name for name, (_, left) in CHANGED_WHILE_STOPPED.items() if rows[name] == left} == {
+        "grown", "still", *(read or {"emptied"}),
+    }  # fmt: skip
+    found = {event["event"] for event in process.events}
+    assert ("table.returned" in found) == bool(read)
+    # Two partitions went, three came.
+    await_remembered(process, 2 * len(CHANGED_WHILE_STOPPED) + 1)
+    assert process.stop() == 0
+    after = process.mark()
+    process.start()
+    process.await_event("stream.started", after=after)
+    process.await_metric("cdcd_retained_wal_bytes", lambda value: value >= 0)
+    again = {event["event"] for event in process.events[after:]}
+    assert not again & {"table.detached", "table.attached", "table.truncated"}
+    assert process.stop() == 0
+
+
+def await_remembered(process: Daemon, partitions: int) -> None:
+    """Return when the checkpoint has this number of partitions."""
+
+    def found() -> bool | None:
+        checkpoint = peek(load_config(process.config_path, os.environ))
+        progress = None if checkpoint is None else checkpoint.snapshot
+        return (progress is not None and len(recalled(progress.partitions).leaves) == partitions) or None
+
+    until(found, "the partitions in the checkpoint")
 
 
 def folded(broker: KafkaBroker, pipeline: str) -> dict[str, set[int]]:

@@ -285,6 +285,8 @@ class Published:
         members: for each table that the publication lists by name, a number that identifies this entry, by the
             table's oid. If the table is removed and added again, the number differs.
         dropped: the oids of `ListPublished.bound` that PostgreSQL no longer has.
+        partitions: the partitions of tables that are published as a whole, as the checkpoint remembers them
+            (`core/catalog/partitions.py`); None: they were not read yet.
     """
 
     tables: Mapping[int, str]
@@ -293,6 +295,7 @@ class Published:
     labels: int = 0
     members: Mapping[int, int] = field(default_factory=dict)
     dropped: tuple[int, ...] = ()
+    partitions: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from typing import Final
 
 from cdcd.core.catalog.patterns import matcher
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
-from cdcd.core.engine.actions import Action, Answer, Differences, End, Status, Turn, Wait
+from cdcd.core.engine.actions import Action, Answer, Differences, End, Published, Status, Turn, Wait
 from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.between_transactions import BetweenTransactions
 from cdcd.core.engine.change_records import ChangeRecords
@@ -78,7 +78,7 @@ from cdcd.core.records.encoder import Encoder, Record
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.reading import Rows, Visibility
-from cdcd.core.snapshot.signals import RESUMED
+from cdcd.core.snapshot.signals import REREAD_TABLES, RESUME_TABLES, RESUMED, STOP_TABLES
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.position import Counts, Position
 
@@ -194,8 +194,11 @@ class Engine:
             name=settings.name,
             observe=observe,
             tokens=settings.request_tokens,
-            stop_tables=self._stop_tables,
-            resume_tables=self._resume_tables,
+            tables={
+                STOP_TABLES: self._stop_tables,
+                RESUME_TABLES: self._resume_tables,
+                REREAD_TABLES: self._reread_tables,
+            },
         )
         context = settings.context
         self._contexts = None if context is None else Contexts(context, observe)
@@ -472,6 +475,9 @@ class Engine:
 
     def _take_answer(self, ticket: int, answer: Answer, now: float) -> None:
         self._questions.dispatch(ticket, answer, now)
+        if isinstance(answer, Published) and self._requests.is_pending:
+            # A table that was created or renamed just before the request is known by now.
+            self._requests.listed()
         self._ending.fail(self._questions.failure)
         self._between.reached(now)
 
@@ -623,13 +629,21 @@ class Engine:
         """Set these tables aside on request, between two transactions. Returns the reason for each table that cannot
         be set aside.
         """
-        by_name = {name: oid for oid, name in self._tables.oids().items()}
+        by_name = self._tables.by_name()
         for name in names:
             if name in by_name:
                 self._set_aside(
                     by_name[name], name, REQUEST, ConfigError("The table was stopped on request.")
                 )
-        return {name: f"{name} is no published table" for name in names if name not in by_name}
+        return self._listed_again(
+            {name: f"{name} is no published table" for name in names if name not in by_name}
+        )
+
+    def _listed_again(self, refused: dict[str, str]) -> dict[str, str]:
+        """Return `refused`. If tables are refused, the published tables are listed soon, for `Requests.listed`."""
+        if refused:
+            self._questions.list_soon(0.0)
+        return refused
 
     def _resume_tables(self, names: Collection[str]) -> dict[str, str]:
         """Let these tables come back. Returns the reason for each table that cannot come back."""
@@ -642,6 +656,16 @@ class Engine:
                 refused[name] = f"{name} is not set aside" + (
                     f", it was renamed to {present}" if present else ""
                 )
+        return self._listed_again(refused)
+
+    def _reread_tables(self, names: Collection[str]) -> dict[str, str]:
+        """End the former rows of these tables and read them again, unless they are set aside. Returns as
+        `_stop_tables` does.
+        """
+        aside = self.fates.names(names)
+        present = [name for name in names if name not in aside]
+        refused = self._stop_tables(present)
+        self._resume_tables([name for name in present if name not in refused])
         return refused
 
     def _aside_records(

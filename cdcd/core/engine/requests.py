@@ -12,7 +12,8 @@ that were added or replaced), but cannot cancel it.
 """
 
 import hmac
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -29,8 +30,6 @@ from cdcd.core.snapshot.signals import (
     CONTENT_MAX,
     OWN_REQUESTS,
     PREFIX,
-    RESUME_TABLES,
-    STOP_TABLES,
     Signal,
     token_digest,
 )
@@ -60,8 +59,21 @@ NOT_AUTHORIZED: Final = (
 )
 
 
-def _not_here(names: Collection[str]) -> dict[str, str]:
-    return dict.fromkeys(names, "this session sets no table aside")
+LISTS: Final = 2
+"""Number of lists of the published tables after which a name that is still unknown is refused. The first list may have
+been made before the request, so it may lack a table that was created or renamed just before the request."""
+
+PENDING_MAX: Final = 1000
+"""Number of requests that wait for a list at a time. Further ones are refused at once."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Tables of a request that were refused, until the published tables were listed again."""
+
+    action: str
+    tables: tuple[str, ...]
+    lists: int = 0
 
 
 class Requests:
@@ -72,8 +84,8 @@ class Requests:
         settings: which requests are accepted (`signals`: all, without_where or off), and how many
             (`rereads_per_hour_max`).
         tokens: digests of tokens (`token_digest`), one of which a request must have; None if it needs none.
-        stop_tables, resume_tables: set tables aside, or bring them back. They return the reason for each table for
-            which this is not possible.
+        tables: by action, what sets tables aside, or brings them back. It returns the reason for each table for which
+            this is not possible. Such a table is tried again when the published tables have been listed.
     """
 
     def __init__(
@@ -84,11 +96,10 @@ class Requests:
         name: str,
         observe: Observer,
         tokens: tuple[str, ...] | None = None,
-        stop_tables: Callable[[Collection[str]], dict[str, str]] = _not_here,
-        resume_tables: Callable[[Collection[str]], dict[str, str]] = _not_here,
+        tables: Mapping[str, Callable[[Collection[str]], dict[str, str]]],
     ) -> None:
-        self._stop_tables = stop_tables
-        self._resume_tables = resume_tables
+        self._tables = tables
+        self._pending: list[_Pending] = []
         self.refused = 0
         """Number of refused requests, reported or not."""
         self._rereads_max = settings.rereads_per_hour_max
@@ -156,20 +167,48 @@ class Requests:
         try:
             if self._allowed == "off" or (signal.where and self._allowed != "all"):
                 raise ValueError(f"snapshot.signals is {self._allowed}")
-            refused = _ACTIONS[signal.action](self, signal) or {}
+            if signal.action in self._tables:
+                self._take_named(_Pending(signal.action, signal.tables))
+                self._incremental.tasks.touch()
+                return
+            _ACTIONS[signal.action](self, signal)
         except ValueError as error:
             if signal.action == "start" and signal.request:
                 self._refuse(signal.request, str(error))
             self._report(str(error))
         else:
-            followed = [name for name in signal.tables if name not in refused]
-            if followed or not refused:
-                names = [cut_short(name, WORDS_MAX) for name in followed[:10]]
-                self._observe(SnapshotSignalled(action=signal.action, tables=names))
-            if refused:
-                self._report("; ".join(dict.fromkeys(refused.values())))
+            self._followed(signal.action, signal.tables)
         # A request counts once, so the checkpoint should pass its position soon, even if the request changed nothing.
         self._incremental.tasks.touch()
+
+    @property
+    def is_pending(self) -> bool:
+        """True if tables of a request wait for a list of the published tables."""
+        return bool(self._pending)
+
+    def listed(self) -> None:
+        """The published tables were listed: try the tables that wait for this."""
+        pending, self._pending = self._pending, []
+        for each in pending:
+            each.lists += 1
+            self._take_named(each)
+
+    def _take_named(self, asked: _Pending) -> None:
+        """Carry out a request for tables by name. What is refused is tried again, or reported at last."""
+        refused = self._tables[asked.action](asked.tables)
+        followed = [name for name in asked.tables if name not in refused]
+        if followed:
+            self._followed(asked.action, followed)
+        if not refused:
+            return
+        if asked.lists < LISTS and len(self._pending) < PENDING_MAX:
+            self._pending.append(_Pending(asked.action, tuple(refused), asked.lists))
+        else:
+            self._report("; ".join(dict.fromkeys(refused.values())))
+
+    def _followed(self, action: str, tables: Sequence[str]) -> None:
+        names = [cut_short(name, WORDS_MAX) for name in tables[:10]]
+        self._observe(SnapshotSignalled(action=action, tables=names))
 
     def _is_authorized(self, signal: Signal) -> bool:
         if self._tokens is None:
@@ -232,12 +271,6 @@ class Requests:
     def _resume(self, _signal: Signal) -> None:
         self._incremental.set_paused(False)
 
-    def _stop_named(self, signal: Signal) -> dict[str, str]:
-        return self._stop_tables(signal.tables)
-
-    def _resume_named(self, signal: Signal) -> dict[str, str]:
-        return self._resume_tables(signal.tables)
-
     def _cancel(self, signal: Signal) -> None:
         kept: list[str] = []
         for task in self._incremental.progress.tasks:
@@ -254,13 +287,10 @@ class Requests:
             )
 
 
-_ACTIONS: Final[dict[str, Callable[[Requests, Signal], dict[str, str] | None]]] = {
+_ACTIONS: Final[dict[str, Callable[[Requests, Signal], None]]] = {
     "start": Requests._start,
     "pause": Requests._pause,
     "resume": Requests._resume,
     "cancel": Requests._cancel,
-    STOP_TABLES: Requests._stop_named,
-    RESUME_TABLES: Requests._resume_named,
 }
-"""By action: the method that carries it out. It raises ValueError if the request is refused, and may return reasons by
-table for tables that are left out of it."""
+"""By action: the method that carries it out. It raises ValueError if the request is refused."""

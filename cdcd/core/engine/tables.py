@@ -65,6 +65,8 @@ class PublishedTables:
         self._observe = observe
         self._due: dict[int, tuple[int, str]] = {}
         """Tables that were listed under another name than the stream has: from which position on, and the name."""
+        self._listed: Mapping[int, str] = {}
+        """The published tables that were listed last."""
         self._looked: set[int] = set()
         """Those of them that are described under that name."""
         self._gone: dict[int, int] = {}
@@ -139,6 +141,11 @@ class PublishedTables:
     def oids(self) -> Mapping[int, str]:
         """The tables of which the stream knows, as `schema.table`, by oid."""
         return self._seen.names
+
+    def by_name(self) -> dict[str, int]:
+        """The oids of the tables, by `schema.table`: the names in the stream, and those that were listed last."""
+        names = {**self._seen.names, **self._listed}
+        return {name: oid for oid, name in names.items()}
 
     def is_new(self, oid: int, name: str) -> bool:
         """Whether the table had another name in the stream until now, or none; or is outdated.
@@ -221,6 +228,10 @@ class PublishedTables:
             Tables that took the place of others, or that are outdated. The caller owes the description of each, by
             `looked` or `forget`; then they come up in `due`.
         """
+        progress = self._incremental.progress
+        if answer.partitions is not None and answer.partitions != progress.partitions:
+            self._incremental.tasks.replace(replace(progress, partitions=answer.partitions))
+        self._listed = answer.tables
         seen = self._seen
         for oid in seen.names.keys() - answer.tables.keys() - seen.gone:
             self._gone.setdefault(oid, answer.after)

@@ -170,8 +170,9 @@ class PartitionAttached(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PartitionDetached(Fact):
-    """A partition of a table that is published as a whole was detached or dropped. PostgreSQL sends nothing of that, so
-    readers of the topic still have its rows.
+    """A partition of a table that is published as a whole was detached or dropped, also while cdcd was stopped.
+    PostgreSQL sends nothing of that, so readers of the topic still have its rows. `cdcd tables stop` and `cdcd tables
+    resume` of the table read it again, which snapshot.changed_partitions: read does by itself.
     """
 
     event: ClassVar[str] = "table.detached"
@@ -183,13 +184,28 @@ class PartitionDetached(Fact):
 @dataclass(frozen=True, slots=True)
 class PartitionTruncated(Fact):
     """A partition of a table that is published as a whole was truncated by its own name. PostgreSQL sends nothing of
-    that, so readers of the topic still have its rows. TRUNCATE of the partitioned table is sent.
+    that, so readers of the topic still have its rows. TRUNCATE of the partitioned table is sent. If the partition
+    changed while cdcd was stopped, it may also have been rewritten with all rows (VACUUM FULL, CLUSTER), which cdcd
+    cannot tell apart. `cdcd tables stop` and `cdcd tables resume` of the table read it again, which
+    snapshot.changed_partitions: read does by itself.
     """
 
     event: ClassVar[str] = "table.truncated"
     level: ClassVar[Level] = "warning"
     table: str
     partition: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsUnremembered(Fact):
+    """These tables that are published as a whole have more partitions than the checkpoint can hold (about 20,000 of all
+    tables together). cdcd notices partitions that change while it runs, but not those that change while it is stopped.
+    After such a change, `cdcd tables stop` and `cdcd tables resume` of the table read it again.
+    """
+
+    event: ClassVar[str] = "partitions.unremembered"
+    level: ClassVar[Level] = "warning"
+    tables: list[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,9 @@ def begin(mode: str, found: Progress | None, *, has_checkpoint: bool, has_gap: b
     """
     # An attempt to heal that is not begun again leaves its tables to be read.
     progress = replace(found or Progress(), method=INCREMENTAL, healing=_NO_OIDS, gap=0)
+    if has_gap:
+        # Changes of partitions before the new slot are part of the gap.
+        progress = replace(progress, partitions="")
     if mode == NEVER:
         left = progress.tables_left
         for task in progress.tasks:

@@ -28,6 +28,9 @@ the return of a table that was set aside."""
 STOP_TABLES: Final = "stop_tables"
 RESUME_TABLES: Final = "resume_tables"
 """Actions of `cdcd tables stop` and `cdcd tables resume`: tables are set aside, or come back."""
+REREAD_TABLES: Final = "reread_tables"
+"""Action of the daemon itself: former rows of tables end, and the tables are read again. A table that is set aside
+stays so, because it is read again when it comes back."""
 
 TABLES_MAX: Final = 1000
 NAME_MAX: Final = 200
@@ -44,7 +47,7 @@ class Signal:
     """One request.
 
     Attributes:
-        action: start, pause, resume or cancel (for snapshots), stop_tables or resume_tables.
+        action: start, pause, resume or cancel (for snapshots), stop_tables, resume_tables or reread_tables.
         tables: the tables as `schema.table`; for cancel, () means all.
         where: for start, an SQL condition on rows.
         request: a name of the sender's choice, which the status shows.
@@ -119,7 +122,7 @@ def _is_table(name: object) -> bool:
     return isinstance(name, str) and len(name) <= NAME_MAX and "." in name.strip(".") and _is_plain(name)
 
 
-_ACTIONS: Final = ("start", "pause", "resume", "cancel", STOP_TABLES, RESUME_TABLES)
+_ACTIONS: Final = ("start", "pause", "resume", "cancel", STOP_TABLES, RESUME_TABLES, REREAD_TABLES)
 
-_NAMING: Final = frozenset({"start", STOP_TABLES, RESUME_TABLES})
+_NAMING: Final = frozenset({"start", STOP_TABLES, RESUME_TABLES, REREAD_TABLES})
 """Actions that need names of tables."""

@@ -254,7 +254,13 @@ def adopted(
     if snapshot is not None and snapshot.known is not None:
         # Labels of enums are read again, because types have other oids too.
         snapshot = replace(
-            snapshot, known=Oids(published, published), waiting=Oids(()), begun=0, unlisted=Oids(()), labels=0
+            snapshot,
+            known=Oids(published, published),
+            waiting=Oids(()),
+            begun=0,
+            unlisted=Oids(()),
+            labels=0,
+            partitions="",
         )
     return replace(
         checkpoint,

@@ -1,6 +1,7 @@
 """What strangers may ask of the daemon, and what they may not."""
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -9,13 +10,13 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.pending import PENDING_BYTES_MAX
 from cdcd.core.engine.refusals import REFUSALS_MAX
-from cdcd.core.engine.requests import HELD_BYTES_MAX, NOT_AUTHORIZED, WORDS_MAX, Requests
+from cdcd.core.engine.requests import HELD_BYTES_MAX, NOT_AUTHORIZED, PENDING_MAX, WORDS_MAX, Requests
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.facts.snapshot import SnapshotSignalled, SnapshotSignalRefused
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.snapshot.outcomes import CANCELLED, OUTCOMES_MAX
 from cdcd.core.snapshot.progress import Progress
-from cdcd.core.snapshot.signals import ADDED, PREFIX, REPLACED, Signal, token_digest
+from cdcd.core.snapshot.signals import ADDED, PREFIX, REPLACED, STOP_TABLES, Signal, token_digest
 from cdcd.core.snapshot.table_task import TableTask
 from cdcd.core.transactions.position import Position
 from tests.unit.core.engine.tables import Facts, Rendering, no_fates, tasks
@@ -45,7 +46,14 @@ class Daemon:
             name="shop",
             observe=self.facts,
             tokens=tokens,
+            tables={STOP_TABLES: self._stop},
         )
+        self.published = {"public.known"}
+        self.stopped: list[str] = []
+
+    def _stop(self, names: Collection[str]) -> dict[str, str]:
+        self.stopped += [name for name in names if name in self.published]
+        return {name: f"{name} is no published table" for name in names if name not in self.published}
 
     def _changed(self) -> None:
         self.changes += 1
@@ -64,6 +72,32 @@ class Daemon:
     @property
     def refused(self) -> list[str]:
         return [fact.reason for fact in self.facts.of(SnapshotSignalRefused)]
+
+
+def test_a_table_that_was_created_or_renamed_just_before_the_request_is_found_by_the_next_list():
+    daemon = Daemon()
+    daemon.take(Signal(STOP_TABLES, ("public.known", "public.renamed", "public.unknown")))
+    assert daemon.stopped == ["public.known"]
+    assert daemon.requests.is_pending
+    # The first list was asked for before the table was renamed.
+    daemon.requests.listed()
+    assert daemon.refused == []
+    daemon.published.add("public.renamed")
+    daemon.requests.listed()
+    assert daemon.stopped == ["public.known", "public.renamed"]
+    assert daemon.refused == ["public.unknown is no published table"]
+    assert not daemon.requests.is_pending
+    followed = [fact.tables for fact in daemon.facts.of(SnapshotSignalled)]
+    assert followed == [["public.known"], ["public.renamed"]]
+
+
+def test_only_so_many_requests_wait_for_a_list():
+    daemon = Daemon()
+    for _ in range(PENDING_MAX):
+        daemon.take(Signal(STOP_TABLES, ("public.unknown",)))
+    assert daemon.refused == []
+    daemon.take(Signal(STOP_TABLES, ("public.other",)))
+    assert daemon.refused == ["public.other is no published table"]
 
 
 def test_a_request_with_a_name_has_an_outcome():
