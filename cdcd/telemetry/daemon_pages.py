@@ -248,7 +248,8 @@ def _aside(each: Aside) -> dict[str, Any]:
         "since_lsn": _lsn(each.since_lsn),
         "reason": cut_short(each.reason, TEXT_MAX),
         "hint": cut_short(each.hint, TEXT_MAX),
-        "command": resume_table(each.table),
+        # The name of a table that is not published any more may be unknown; then no command helps.
+        "command": resume_table(each.table) if "." in each.table else "",
         "tries": each.tries,
     }
 

@@ -271,7 +271,9 @@ class Fates:
         """
         self._left.pop(oid)
         fate = self._take_out(oid)
-        self._observe(TableLeft(table=fate.name, oid=oid, fault=fate.fault, lsn=str(Lsn(lsn))))
+        self._observe(
+            TableLeft(table=fate.name or f"oid {oid}", oid=oid, fault=fate.fault, lsn=str(Lsn(lsn)))
+        )
         return self._relations.pop(oid, None)
 
     def _take_out(self, oid: int) -> Fate:

@@ -30,7 +30,7 @@ from cdcd.core.facts import Observer
 from cdcd.core.facts.snapshot import SnapshotPartitions, SnapshotRestarted
 from cdcd.core.snapshot.chunks import Chunks
 from cdcd.core.snapshot.reading import SourceTable
-from cdcd.core.snapshot.signals import RESUMED
+from cdcd.core.snapshot.signals import OWN_REQUESTS, RESUMED
 from cdcd.core.snapshot.table_task import Part, TableTask, form_of
 
 HELD_S: Final = 2.0
@@ -119,14 +119,21 @@ class LookUps:
 
     # The table.
 
+    def _found_none(self, task: TableTask, answer: Looked) -> None:
+        """The task's table is not one that can be read: it is partitioned, it is gone, or there is a problem."""
+        if answer.leaves:
+            self._expand(task, answer.leaves)
+        elif task.oid and task.request in OWN_REQUESTS and not task.askers and not answer.problem:
+            # Nobody waits for its rows, and another table may have its name by now.
+            self._plans.end_gone(task)
+        else:
+            self._plans.end(task, answer.problem or "there is no such table in the publication")
+
     def looked(self, plan: TablePlan, answer: Looked, now: float) -> None:
         """Take the catalog's answer for a new plan, or for one that needs its pages."""
         task, table = plan.task, answer.table
         if table is None:
-            if answer.leaves:
-                self._expand(task, answer.leaves)
-            else:
-                self._plans.end(task, answer.problem or "there is no such table in the publication")
+            self._found_none(task, answer)
             return
         if answer.problem:
             self._plans.end(task, f"the where cannot be used: {answer.problem}", code=ConfigError.exit_code)

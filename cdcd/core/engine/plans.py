@@ -281,6 +281,12 @@ class Plans:
         if self.tasks.end(task, error, code=code, now=now):
             self.watched.forget_owed(task)
 
+    def end_gone(self, task: TableTask) -> None:
+        """End the task, because its table was dropped or is not published any more."""
+        self.forget_task(task)
+        self.tasks.end_gone(task)
+        self.watched.forget_owed(task)
+
     @property
     def sets_aside(self) -> bool:
         """True if a table whose rows cannot be read is set aside."""

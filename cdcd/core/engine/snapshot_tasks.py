@@ -22,6 +22,7 @@ from cdcd.core.facts.snapshot import (
     SnapshotStarted,
     SnapshotTableFailed,
     SnapshotTableFinished,
+    SnapshotTableGone,
     SnapshotWaiting,
 )
 from cdcd.core.snapshot.chunks import Chunk
@@ -59,7 +60,7 @@ class _Ended:
 
     Attributes:
         number: value of `Progress.ended` after this table ended.
-        table, rows: its name and number of rows; "" if the table failed, which was reported at once.
+        table, rows: its name and number of rows; "" if the table failed or is gone, which was reported at once.
         began: when its reading began, in monotonic seconds.
         finished: number of rows of all snapshots if this was the last table; None if other tables were left.
     """
@@ -201,11 +202,22 @@ class SnapshotTasks:
         else:
             ended.table, ended.rows = current.name, current.rows
             ended.began = now if pace is None else pace.began
+        self._note_end(ended)
+        return True
+
+    def end_gone(self, task: TableTask) -> None:
+        """End the task, because its table was dropped or is not published any more."""
+        if self.progress.find(task) is not None:
+            self.replace(self.progress.end_gone(task))
+            self._paces.pop(task.number, None)
+            self._observe(SnapshotTableGone(table=task.name, oid=task.oid))
+            self._note_end(_Ended(self.progress.ended))
+
+    def _note_end(self, ended: _Ended) -> None:
         if self.progress.is_done and self._busy:
             self._busy = False
             ended.finished = self.progress.event_no
         self._untold.append(ended)
-        return True
 
     def report_delivered(self, progress: Progress | None, now: float) -> None:
         """Kafka holds a checkpoint with this progress: report the tables whose last rows are delivered with it."""

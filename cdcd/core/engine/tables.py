@@ -118,6 +118,8 @@ class PublishedTables:
         """A table that was set aside has left the publication: its topic lacks changes, whoever has the name next."""
         self._gone.pop(oid, None)
         self._rejoined.pop(oid, None)
+        # A later entry of the publication is that of a table that is read then.
+        self._members.pop(oid, None)
         self._ended.discard(oid)
         self._incremental.tasks.replace(self._incremental.progress.end_former_rows((oid,)))
         for owners in (self._seen, self._delivered):

@@ -110,6 +110,15 @@ class SnapshotTableFinished(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotTableGone(Fact):
+    """A table that cdcd had to read was dropped, or is not published any more. So nothing of it is left to read."""
+
+    event: ClassVar[str] = "table.gone"
+    table: str
+    oid: int
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotTableFailed(Fact):
     """The snapshot of a table failed, at its start or later. The changes of the table are streamed as before."""
 

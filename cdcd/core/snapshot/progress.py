@@ -244,6 +244,18 @@ class Progress:
         current = self.find(task)
         return self if current is None or current.began else self._update(task, began=unix_s)
 
+    def end_gone(self, task: TableTask) -> Self:
+        """The task's table was dropped or is not published any more, so there is nothing left to read."""
+        current = self.find(task)
+        if current is None:
+            return self
+        return replace(
+            self,
+            tasks=tuple(each for each in self.tasks if each is not current),
+            complete=self.complete + 1,
+            outdated=self.outdated.without((current.oid,)),
+        )
+
     def end(self, task: TableTask, error: str = "", *, code: int = 0, unix_s: int = 0) -> Self:
         """The table is complete, or cannot be read: `code` is the exit code that `error` stands for.
 

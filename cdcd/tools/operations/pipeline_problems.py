@@ -214,14 +214,15 @@ def _aside(status: PipelineStatus) -> Iterator[PipelineProblem]:
     shown = ", ".join(f"{plain(table.name)} ({table.error})" for table in tables[:NAMED_MAX])
     more = "" if len(tables) <= NAMED_MAX else f" and {len(tables) - NAMED_MAX} more"
     is_one = len(tables) == 1
-    name = table_option(tables[0].name) if is_one else "SCHEMA.TABLE"
+    published = [table for table in tables if table.is_published]
+    name = table_option(published[0].name) if len(published) == 1 else "SCHEMA.TABLE"
+    resume = f"Remove the cause, then: {cdcd('tables', 'resume', name, '--config', status.named.file)}. "
     yield PipelineProblem(
         "table.set_aside",
         "error",
         f"{number(len(tables), 'table')} {'is' if is_one else 'are'} set aside, so changes have no records: "
         f"{shown}{more}. All other tables go on.",
-        f"Remove the cause, then: {cdcd('tables', 'resume', name, '--config', status.named.file)}. "
-        f"{cdcd('tables', '--config', status.named.file)} shows each table.",
+        f"{resume if published else ''}{cdcd('tables', '--config', status.named.file)} shows each table.",
         ASIDE,
     )
 

@@ -189,11 +189,21 @@ class PipelineStatus:
         for each in self.aside:
             name = names.get(each.oid, f"oid {each.oid}")
             former = states.get(name, TableState(name))
+            is_published = each.oid in names
             states[name] = replace(
-                former, state="set aside", error=fault_said(each.fault), since_lsn=each.since_lsn
+                former,
+                state="set aside",
+                error=fault_said(each.fault) if is_published else UNPUBLISHED,
+                since_lsn=each.since_lsn,
+                is_published=is_published,
             )
         return sorted(states.values(), key=lambda table: (_STATES.index(table.state), table.name))
 
+
+UNPUBLISHED: Final = (
+    "it was dropped, or is not published or not included any more: a running daemon forgets it within seconds"
+)
+"""Why no command helps a table that is set aside and whose name is not known."""
 
 TableWord = Literal["set aside", "failed", "reading", "waiting", "published"]
 _STATES: Final[tuple[TableWord, ...]] = ("set aside", "failed", "reading", "waiting", "published")
@@ -233,6 +243,8 @@ class TableState:
             unknown, or no changes.
         error: why the table is set aside, or why its rows could not be read; "": neither.
         since_lsn: commit LSN from which the changes of a table that is set aside are left out.
+        is_published: False for a table that is set aside and is not published or not included any more. Its name is
+            its oid then.
     """
 
     name: str
@@ -242,6 +254,7 @@ class TableState:
     changes: int | None = None
     error: str = ""
     since_lsn: int | None = None
+    is_published: bool = True
 
 
 def _reading(

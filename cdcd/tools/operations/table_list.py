@@ -27,6 +27,8 @@ def command_for(table: TableState, status: PipelineStatus) -> str:
     """Return the command that helps the table; "" if it needs none."""
     file = status.named.file
     if table.state == "set aside":
+        if not table.is_published:
+            return ""
         return cdcd("tables", "resume", table_option(table.name), "--config", file)
     if table.state == "failed":
         return f"{cdcd('snapshot', 'start')} {on_table('--table', table.name)} {_config(file)}"

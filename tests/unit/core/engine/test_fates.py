@@ -579,7 +579,7 @@ def test_a_restart_forgets_a_table_that_was_dropped_meanwhile(tmp_path: Path):
     daemon = daemon_of(tmp_path, start)
     daemon.now += PUBLISHED_S
     daemon.idle()
-    assert [(fact.table, fact.oid) for fact in daemon.facts.of(TableLeft)] == [("", 99)]
+    assert [(fact.table, fact.oid) for fact in daemon.facts.of(TableLeft)] == [("oid 99", 99)]
     assert list(daemon.engine.fates.aside) == [7]
 
 

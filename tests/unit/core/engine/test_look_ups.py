@@ -9,8 +9,14 @@ from cdcd.core.engine.actions import FindWriters, Look, Looked, Question, Read, 
 from cdcd.core.engine.look_ups import HELD_S
 from cdcd.core.engine.plans import RETRY_S
 from cdcd.core.errors import ConfigError, SourceError
-from cdcd.core.facts.snapshot import SnapshotPartitions, SnapshotRestarted, SnapshotTableFailed
+from cdcd.core.facts.snapshot import (
+    SnapshotPartitions,
+    SnapshotRestarted,
+    SnapshotTableFailed,
+    SnapshotTableGone,
+)
 from cdcd.core.snapshot.reading import Changed, PageQuery, Visibility
+from cdcd.core.snapshot.signals import OWN_REQUESTS, RESUMED
 from cdcd.core.snapshot.table_task import TableTask
 from tests.unit.core.engine.beside import Daemon, T, asked_for, reading
 from tests.unit.core.engine.tables import PAGE, key, looked, nobody, rows, table, values
@@ -42,10 +48,26 @@ def test_whoever_wrote_when_the_window_opened_is_waited_for_and_nobody_else():
 
 
 def test_a_table_that_is_not_published_ends_with_that_reason():
-    daemon = Daemon(asked_for())
+    daemon = Daemon(asked_for(TableTask(T, request="me")))
     daemon.answer(looked(None))
     assert daemon.progress.outcomes[0].error == "there is no such table in the publication"
     assert len(daemon.facts.of(SnapshotTableFailed)) == 1
+
+
+@pytest.mark.parametrize("request_", OWN_REQUESTS)
+def test_a_table_that_is_gone_before_it_is_read_is_no_failure_of_another_table_with_its_name(request_: str):
+    daemon = Daemon(asked_for(TableTask(T, 1, request=request_)))
+    daemon.answer(looked(None))
+    assert daemon.progress.is_done
+    assert daemon.progress.outcomes == ()
+    assert [(fact.table, fact.oid) for fact in daemon.facts.of(SnapshotTableGone)] == [(T, 1)]
+    assert daemon.facts.of(SnapshotTableFailed) == []
+
+
+def test_a_table_that_is_gone_fails_for_whoever_waits_for_its_rows():
+    daemon = Daemon(asked_for(TableTask(T, 1, request=RESUMED, askers=("me",))))
+    daemon.answer(looked(None))
+    assert daemon.progress.outcomes[0].error == "there is no such table in the publication"
 
 
 def test_a_condition_that_can_not_be_used_ends_the_request():
@@ -141,7 +163,7 @@ def test_a_table_that_is_dropped_while_it_is_looked_at_is_planned_anew_and_ends_
     daemon.now += 1
     # THEN it is looked at again, which ends it, and the next table is read
     assert daemon.answer(looked(None)) == Look(1, T, "")
-    assert [fact.table for fact in daemon.facts.of(SnapshotTableFailed)] == [T]
+    assert [fact.table for fact in daemon.facts.of(SnapshotTableGone)] == [T]
     assert daemon.incremental.failure is None
     assert daemon.answer(looked(table(2, "u"))) == Look(2, "public.u", "")
     daemon.answers(nobody(), looked(table(2, "u")))
@@ -153,7 +175,7 @@ def test_a_table_that_is_dropped_between_its_window_and_its_plan_ends_with_its_w
     daemon.answers(looked(table()), nobody(), looked(None))
     assert daemon.is_done()
     assert not daemon.incremental.watched.has_window(T)
-    assert [fact.table for fact in daemon.facts.of(SnapshotTableFailed)] == [T]
+    assert [fact.table for fact in daemon.facts.of(SnapshotTableGone)] == [T]
 
 
 def test_a_table_that_lost_a_partition_after_its_window_opened_is_planned_without_it():

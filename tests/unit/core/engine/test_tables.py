@@ -177,6 +177,20 @@ def test_one_that_was_listed_as_gone_is_added_once():
     assert daemon.to_read == [(2, "public.b", ADDED)]
 
 
+def test_one_that_was_set_aside_and_left_is_read_once_when_it_is_back():
+    daemon = Daemon()
+    published = {1: "public.a", 2: "public.b"}
+    daemon.tables.listed(Published(published, 0, {}, members={1: 100, 2: 101}))
+    daemon.tables.listed(Published({1: "public.a"}, 0, {}, members={1: 100}))
+    daemon.tables.vacate(2)
+    assert daemon.tables.described(2, "public.b")
+    daemon.tables.settle(2, "public.b")
+    for _ in range(3):
+        daemon.tables.listed(Published(published, 0, {}, members={1: 100, 2: 102}))
+        daemon.due()
+    assert daemon.to_read == [(2, "public.b", REPLACED)]
+
+
 def test_a_table_with_a_fresh_name_is_read_into_its_new_topic_also_where_added_tables_are_not():
     for daemon in (Daemon(), Daemon(reads_added=False)):
         # WHEN a change of the table comes under its new name, THEN a truncate record begins the rows of the topic

@@ -69,6 +69,15 @@ def test_a_table_that_is_set_aside_comes_first_with_its_reason_and_the_command_t
     assert "cdcd tables resume public.t2 --config cdcd.yaml" in text
 
 
+def test_a_table_that_is_set_aside_and_not_published_any_more_has_no_command():
+    status = with_aside(AsideTable(9, 0x400, "size"))
+    first, _, _ = tables_object(status)["tables"]
+    assert (first["table"], first["state"], first["command"]) == ("oid 9", "set aside", None)
+    assert "a running daemon forgets it within seconds" in first["error"]
+    (problem,) = problems_of(status)
+    assert problem.hint == "cdcd tables --config cdcd.yaml shows each table."
+
+
 def test_status_has_a_problem_and_an_exit_code_of_its_own_for_them():
     status = with_aside(AsideTable(1, 0x400, "topic"))
     (problem,) = problems_of(status)
