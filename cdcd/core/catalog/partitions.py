@@ -88,7 +88,7 @@ def remembered(partitions: Partitions) -> tuple[str, list[str]]:
         root = partitions.leaves[oid].root
         if root in by_root:
             by_root[root].append(oid)
-    left_out = []
+    left_out: list[str] = []
     while by_root:
         groups = [[root, *_columns_of(partitions.leaves, oids)] for root, oids in by_root.items()]
         text = squeezed(json.dumps(groups, separators=(",", ":")).encode())

@@ -10,6 +10,7 @@ from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.config.loading import parse_config
 from cdcd.core.engine.actions import Answer, FindWriters, ListPublished, Look, Lost, Question, Read
 from cdcd.core.snapshot.reading import KeyQuery
+from cdcd.daemon.partition_watch import PartitionWatch
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from tests.unit.core.engine.tables import table
 
@@ -35,6 +36,8 @@ def test_a_question_that_cannot_be_asked_is_answered_so(question: Question):
 
         async def answer() -> Answer:
             async with AsyncExitStack() as stack:
-                return await SnapshotDriver(config, parse_dsn(dsn), stack, lambda fact: None).answer(question)
+                partitions = PartitionWatch(config, observe=lambda fact: None)
+                driver = SnapshotDriver(config, parse_dsn(dsn), stack, lambda fact: None, partitions)
+                return await driver.answer(question)
 
         assert isinstance(asyncio.run(answer()), Lost)
