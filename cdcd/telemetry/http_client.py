@@ -1,7 +1,6 @@
 """Address of a daemon's HTTP, and requests to it: for `cdcd status`, `cdcd top` and `cdcd check`."""
 
 import http.client
-import json
 import ssl
 import urllib.error
 import urllib.request
@@ -11,9 +10,13 @@ from typing import Any, Final
 from cdcd.adapters.credentials.requests import opener
 from cdcd.config.models import Config
 from cdcd.config.sections.process import HttpConfig
+from cdcd.core import bounded_json
 
 ANSWER_S: Final = 3.0
 """Seconds within which the daemon must answer."""
+
+ANSWER_BYTES_MAX: Final = 64 << 20
+"""Bytes of an answer that are read. Another process may listen on the port; a status of 100,000 tables has 30 MB."""
 
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}  # noqa: S104  where others listen
 
@@ -54,7 +57,7 @@ def status_of(config: Config, url: str = "", *, all_tables: bool = False) -> dic
             is_own=url == own,
             token="" if read is None else read.get_secret_value(),
         )
-        found = json.loads(text)
+        found = bounded_json.parse(text.encode(), ANSWER_BYTES_MAX)
     except (OSError, ValueError, http.client.HTTPException):
         return None
     return found if isinstance(found, dict) and isinstance(found.get("pipeline"), str) else None
@@ -77,10 +80,10 @@ def fetch(url: str, certificate: Path | None = None, *, is_own: bool = True, tok
     context = _context(certificate, is_own) if url.startswith("https:") else None
     try:
         with opener(context, by_proxy=not is_own).open(request, timeout=ANSWER_S) as answer:
-            return str(answer.read().decode(errors="replace"))
+            return str(answer.read(ANSWER_BYTES_MAX).decode(errors="replace"))
     except urllib.error.HTTPError as error:
         with error:
-            return error.read().decode(errors="replace")
+            return error.read(ANSWER_BYTES_MAX).decode(errors="replace")
 
 
 def _context(certificate: Path | None, is_own: bool) -> ssl.SSLContext:

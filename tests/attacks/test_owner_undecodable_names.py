@@ -235,3 +235,36 @@ def test_a_name_in_the_form_of_another_tables_bytes_is_another_table(
         assert running.stop() == 0
         assert records(servers, unique).keys() == {1}
         assert records(servers, unique, "b_e9") == {}
+
+
+@pytest.mark.attack(
+    gains="the end of the pipeline, by one name, where the publication's name is not ASCII", before="failed"
+)
+@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "EUC_KR"])
+def test_a_name_that_cannot_be_decoded_is_read_by_queries_whose_parameters_are_not_ascii(
+    encoding: str, postgres: PostgresServer, broker: KafkaBroker, daemon: Callable[..., Daemon], unique: str
+):
+    odd = b'"b\xc9\xa1"' if encoding == "EUC_KR" else b'"b\xe9"'
+    with encoded(postgres, unique, encoding) as dsn:
+        with psycopg.connect(dsn, autocommit=True, client_encoding="SQL_ASCII") as sql:
+            sql.execute(b"CREATE TABLE t (id int PRIMARY KEY, note text)")
+            sql.execute(b"CREATE TABLE " + odd + b" (id int PRIMARY KEY)")
+            settings = configuration(
+                unique,
+                dsn,
+                broker.bootstrap_servers,
+                postgres={"publication": "가", "slot": f"cdcd_{unique}"},
+                snapshot={"mode": "initial"},
+                tables={"on_error": "set_aside"},
+            )
+            running = daemon(settings)
+            running.await_streaming()
+            aside = running.await_event("table.aside", timeout_s=30)
+            assert "cannot be decoded" in aside["reason"]
+            sql.execute(b"INSERT INTO t VALUES (1, 'a')")
+            await_flushed(dsn, f"cdcd_{unique}")
+            check = run_cdcd("check", "--config", str(running.config_path))
+            assert "cannot be decoded" in check.stdout
+            assert running.stop() == 0
+        assert records(broker.bootstrap_servers, unique).keys() == {1}

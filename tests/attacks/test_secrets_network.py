@@ -10,10 +10,13 @@ from contextlib import contextmanager
 import pytest
 
 from cdcd.adapters.credentials.command import Command, output_of
+from cdcd.adapters.credentials.requests import opener
 from cdcd.adapters.registry.client import Registry
+from cdcd.adapters.registry.oauth import ClientCredentials
 from cdcd.config.loading import parse_config
+from cdcd.config.sections.registry import RegistryOAuthConfig
 from cdcd.core.errors import CdcdError, TransientError
-from cdcd.telemetry.http_client import fetch, status_of
+from cdcd.telemetry.http_client import ANSWER_BYTES_MAX, fetch, status_of
 from cdcd.tools.adopt.connect_api import Connector
 from tests.attacks.checkpoints import cases
 
@@ -21,11 +24,11 @@ LOGIN = "hV7kQz93mPwT"
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    """Remembers the headers of what it is asked. `location`: where it redirects to; empty: it answers `{}`."""
+    """Remembers the headers of what it is asked. `location`: where it redirects to; empty: it answers `body`."""
 
-    def __init__(self, location: str = "", status: int = 302) -> None:
+    def __init__(self, location: str = "", status: int = 302, body: bytes = b"{}") -> None:
         self.asked: list[dict[str, str]] = []
-        self.location, self.status = location, status
+        self.location, self.status, self.body = location, status, body
         super().__init__(("127.0.0.1", 0), _Handler)
 
     @property
@@ -38,8 +41,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.server.asked.append({"path": self.path, **dict(self.headers)})
-        body = b"{}"
-        self.send_response(self.server.status if self.server.location else 200)
+        body = self.server.body
+        self.send_response(self.server.status if self.server.location or self.server.status >= 400 else 200)
         if self.server.location:
             self.send_header("Location", f"{self.server.location}{self.path}")
         self.send_header("Content-Length", str(len(body)))
@@ -53,8 +56,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(location: str = "", status: int = 302) -> Iterator[_Server]:
-    with _Server(location, status) as server:
+def serving(location: str = "", status: int = 302, body: bytes = b"{}") -> Iterator[_Server]:
+    with _Server(location, status, body) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -95,6 +98,42 @@ def test_a_registry_redirects_to_a_stranger(status: int):
         with pytest.raises(CdcdError, match="final address"):
             registry(server.url)
         assert not stranger.asked
+
+
+DEEP = {"lists": b"[" * 200_000, "whole": b"[" * 9_000 + b"]" * 9_000, "objects": b'{"a":' * 200_000}
+"""Answers in which Python's reader of JSON recurses until RecursionError."""
+
+
+def oauth(url: str) -> None:
+    login = RegistryOAuthConfig.model_validate(
+        {"token_url": url, "client_id": "cdcd", "client_secret": LOGIN}
+    )
+    ClientCredentials(opener(), 10).token(login)
+
+
+@pytest.mark.parametrize("status", [200, 422])
+@pytest.mark.parametrize("ask", [connect_api, registry, oauth])
+@pytest.mark.parametrize(
+    "answer", cases(DEEP, "a traceback, or the end of the daemon at every start", failed=set(DEEP))
+)
+def test_an_answer_of_deep_json_is_refused_as_what_it_is(answer: bytes, ask, status: int):
+    with serving(status=status, body=answer) as server, pytest.raises(CdcdError):
+        ask(server.url)
+
+
+@pytest.mark.attack(gains="a traceback of `cdcd status`, or all memory of the machine", before="failed")
+@pytest.mark.parametrize(
+    "body", [DEEP["whole"], b"[" + b" " * (ANSWER_BYTES_MAX + 100)], ids=["deep", "large"]
+)
+def test_what_listens_on_the_daemons_port_answers_with_what_is_no_status(body: bytes):
+    with serving(body=body) as server:
+        config = parse_config(
+            f"name: shop\npostgres: {{dsn: host=db}}\nkafka: {{bootstrap_servers: 'b:1'}}\n"
+            f"http: {{host: 127.0.0.1, port: {server.server_port}}}",
+            {},
+        )
+        assert status_of(config) is None
+        assert len(fetch(server.url)) <= ANSWER_BYTES_MAX
 
 
 @pytest.mark.attack(gains="requests of the machine that runs cdcd, to any address", before="failed")

@@ -16,7 +16,6 @@ superusers and to members of pg_read_all_stats). So `cdcd snapshot` needs no sec
 database.
 """
 
-import json
 import secrets
 import threading
 import time
@@ -29,6 +28,7 @@ from typing import Any, Final, Protocol
 from cdcd.adapters.credentials.command import SAID_LENGTH_MAX, Command, output_of, without_secrets
 from cdcd.config.models import Config
 from cdcd.config.sections.kafka import OAuthConfig
+from cdcd.core import bounded_json
 from cdcd.core.errors import CdcdError, SinkUnavailableError, TransientError
 from cdcd.core.snapshot.signals import token_digest
 from cdcd.extras import library
@@ -212,7 +212,7 @@ def read_token(text: str, asked_at: float) -> Token:
     Raises TransientError, whose message shows nothing of the text.
     """
     try:
-        answer = json.loads(text)
+        answer = bounded_json.parse(text.encode())
         value = answer["access_token"] if "access_token" in answer else answer["accessToken"]
         expires_at = (
             float(answer["expires_on"]) if "expires_on" in answer else asked_at + float(answer["expires_in"])

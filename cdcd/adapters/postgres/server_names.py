@@ -7,13 +7,13 @@ bytes that cannot be decoded as digits. So only the table that has the name is a
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Self
 
 import psycopg
 from psycopg import pq
-from psycopg.adapt import Buffer, Loader
+from psycopg.adapt import Buffer, Dumper, Loader
 
 from cdcd.adapters.postgres.answers import translated
 from cdcd.core.catalog.server_text import UNCONVERTED, ServerTexts
@@ -33,6 +33,10 @@ _ASK: Final = (
     b"FROM unnest(%s::bytea[]) WITH ORDINALITY AS u(c, n) ORDER BY n"
 )
 
+_ENCODE: Final = (
+    b"SELECT convert_to(t, getdatabaseencoding()) "
+    b"FROM unnest(%s::text[]) WITH ORDINALITY AS u(t, n) ORDER BY n"
+)
 
 _DOCUMENTS: Final = ("json", "jsonb")
 
@@ -104,13 +108,13 @@ class Characters:
 class NamesCursor(psycopg.AsyncCursor[Any]):
     """A cursor that repeats a query whose result the server cannot convert, without conversion.
 
-    Only a SELECT is repeated, and only if its text and parameters are ASCII.
+    Only a SELECT is repeated, and only if its text is ASCII. Its parameters may have other characters.
     """
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Self:
         """Run the query. Raises psycopg.Error."""
         encoding = self._conn.info.parameter_status("server_encoding")
-        if encoding == "UTF8" or not _is_repeatable(query, params):
+        if encoding == "UTF8" or not _is_repeatable(query):
             return await super().execute(query, params, **options)
         try:
             async with _restored(self._conn):
@@ -141,6 +145,8 @@ class NamesCursor(psycopg.AsyncCursor[Any]):
             self.adapters.register_loader(name, _Named)
         for name in _DOCUMENTS:
             self.adapters.register_loader(name, _NamedJson)
+        self.adapters.register_dumper(_Encoded, _EncodedDumper)
+        params = await self._encoded(params)
         await _run(self._conn, f"SET client_encoding = '{RAW}'")
         try:
             await super().execute(query, params, **options)
@@ -156,6 +162,48 @@ class NamesCursor(psycopg.AsyncCursor[Any]):
             ]
             await characters.learn([run for value in values if value for run in _NOT_ASCII.findall(value)])
 
+    async def _encoded(self, params: Any) -> Any:
+        """Return parameters in the server's encoding, if one has characters above ASCII. Raises psycopg.Error."""
+        texts = sorted(set(_texts_above_ascii(params)))
+        if not texts:
+            return params
+        async with _restored(self._conn):
+            cursor = psycopg.AsyncCursor(self._conn)
+            rows: list[Any] = await (await cursor.execute(_ENCODE, (texts,))).fetchall()
+        encoded = {text: _Encoded(made) for text, (made,) in zip(texts, rows, strict=True)}
+        return _replaced(params, encoded)
+
+
+class _Encoded(bytes):
+    """A text in the server's encoding."""
+
+
+class _EncodedDumper(Dumper):
+    """Writes the bytes as a text of no declared type, as psycopg writes a `str`."""
+
+    def dump(self, obj: Any) -> bytes:
+        return bytes(obj)
+
+
+def _texts_above_ascii(part: Any) -> Iterator[str]:
+    if isinstance(part, str):
+        if not part.isascii():
+            yield part
+    elif isinstance(part, list | tuple | dict):
+        for each in part.values() if isinstance(part, dict) else part:
+            yield from _texts_above_ascii(each)
+
+
+def _replaced(part: Any, encoded: Mapping[str, bytes]) -> Any:
+    if isinstance(part, str):
+        # The elements of a list must have one type.
+        return encoded.get(part) or _Encoded(part.encode())
+    if isinstance(part, list | tuple):
+        return type(part)(_replaced(each, encoded) for each in part)
+    if isinstance(part, dict):
+        return {name: _replaced(each, encoded) for name, each in part.items()}
+    return part
+
 
 def _each_text(value: Any, named: Callable[[bytes], str]) -> Any:
     if isinstance(value, str):
@@ -167,14 +215,8 @@ def _each_text(value: Any, named: Callable[[bytes], str]) -> Any:
     return value
 
 
-def _is_repeatable(query: Any, params: Any) -> bool:
-    if not isinstance(query, str | bytes) or not _is_ascii([query, params]):
+def _is_repeatable(query: Any) -> bool:
+    if not isinstance(query, str | bytes) or not query.isascii():
         return False
     text = query if isinstance(query, str) else query.decode()
     return text.lstrip().upper().startswith(("SELECT", "WITH"))
-
-
-def _is_ascii(part: Any) -> bool:
-    if isinstance(part, list | tuple):
-        return all(map(_is_ascii, part))
-    return part.isascii() if isinstance(part, str | bytes) else True

@@ -8,7 +8,6 @@ transaction ids and sizes. The key for replacing values is random for each redac
 """
 
 import hmac
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
@@ -51,7 +50,7 @@ from cdcd.core.protocol.reader import read_message
 from cdcd.core.protocol.writer import write_message
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.reading import Changed, KeyQuery, Refused, Rows, SourceTable
-from cdcd.core.snapshot.signals import PREFIX, RESERVED
+from cdcd.core.snapshot.signals import PREFIX, RESERVED, Signal, token_digest
 from cdcd.core.snapshot.table_task import Key
 
 REDACTED: Final = "+redacted"
@@ -120,6 +119,7 @@ class Redaction:
         progress = start.checkpoint.snapshot
         start = replace(
             start,
+            settings=replace(start.settings, request_tokens=self._digests(start.settings.request_tokens)),
             checkpoint=replace(
                 start.checkpoint, snapshot=None if progress is None else self._progress(progress)
             ),
@@ -232,16 +232,20 @@ class Redaction:
         return self._values.value(_TEXT, message.content)
 
     def _request(self, content: bytes) -> bytes:
-        """Return a request to the daemon with the same tables and a replaced condition."""
+        """Return a request to the daemon with the same tables, a replaced condition and another token."""
         try:
-            request = json.loads(content)
-        except (ValueError, RecursionError):
+            request = Signal.decode(content)
+        except ValueError:
             return self._values.value(_TEXT, content)
-        if not isinstance(request, dict):
-            return self._values.value(_TEXT, content)
-        if isinstance(request.get("where"), str):
-            request["where"] = self._values.words(request["where"])
-        return json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogateescape")
+        token = self._digest(token_digest(request.token)) if request.token else ""
+        return replace(request, where=self._values.words(request.where), token=token).encode().encode()
+
+    def _digest(self, digest: str) -> str:
+        """Return the token of the copy for a token with this digest. The key of the copy is not kept."""
+        return hmac.digest(self._hash_key, digest.encode(), "sha256").hex()
+
+    def _digests(self, tokens: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if tokens is None else tuple(token_digest(self._digest(token)) for token in tokens)
 
     # Answers, and objects that contain an operator's text.
 

@@ -31,6 +31,7 @@ from cdcd.adapters.registry.oauth import ClientCredentials
 from cdcd.config.models import Config
 from cdcd.config.reloading import reread
 from cdcd.config.sections.registry import RegistryConfig
+from cdcd.core import bounded_json
 from cdcd.core.engine.reachability import Reachability
 from cdcd.core.errors import CdcdError, ConfigError, RegistryUnavailableError, SinkError, TransientError
 from cdcd.core.facts import Observer
@@ -184,7 +185,7 @@ class Registry:
         )
         try:
             with self._opener.open(request, timeout=self._config.registry.timeout_s) as answer:
-                return json.loads(answer.read(ANSWER_BYTES_MAX))
+                return bounded_json.parse(answer.read(ANSWER_BYTES_MAX), ANSWER_BYTES_MAX)
         except urllib.error.HTTPError as error:
             with error:
                 said = _said(error)
@@ -196,7 +197,7 @@ class Registry:
         except (OSError, http.client.HTTPException) as error:
             raise self._away(reason(error)) from None
         except ValueError:
-            raise _RefusedError(0, ": the answer is not JSON") from None
+            raise _RefusedError(0, ": the answer is not JSON that cdcd reads") from None
 
     def _away(self, why: str) -> RegistryUnavailableError:
         return RegistryUnavailableError(
@@ -262,7 +263,7 @@ def _no_passphrase() -> str:
 
 def _said(error: urllib.error.HTTPError) -> str:
     try:
-        answer = json.loads(error.read(ANSWER_BYTES_MAX))
+        answer = bounded_json.parse(error.read(ANSWER_BYTES_MAX), ANSWER_BYTES_MAX)
         text = str(answer.get("message", "")) if isinstance(answer, dict) else ""
     except (ValueError, OSError, http.client.HTTPException):
         return ""

@@ -6,7 +6,6 @@ secret nor a token is in an error.
 
 import base64
 import http.client
-import json
 import re
 import time
 import urllib.error
@@ -16,6 +15,7 @@ from urllib.parse import quote_plus, urlencode
 
 from cdcd.adapters.credentials.requests import REDIRECTED, REDIRECTS, reason
 from cdcd.config.sections.registry import RegistryOAuthConfig
+from cdcd.core import bounded_json
 from cdcd.core.errors import RegistryUnavailableError, SinkError
 
 ANSWER_BYTES_MAX: Final = 1 << 16
@@ -107,7 +107,7 @@ def _away(message: str) -> RegistryUnavailableError:
 
 def _read(data: bytes) -> tuple[str, float]:
     """Return the token and its lifetime in seconds. ValueError: the answer has no token."""
-    answer = json.loads(data)
+    answer = bounded_json.parse(data, ANSWER_BYTES_MAX)
     token = answer.get("access_token") if isinstance(answer, dict) else None
     if not isinstance(token, str) or _TOKEN.fullmatch(token) is None:
         raise ValueError("no token")

@@ -21,6 +21,7 @@ import yaml
 from cdcd.adapters.credentials.command import without_secrets
 from cdcd.adapters.credentials.requests import REDIRECTED, REDIRECTS, opener, reason
 from cdcd.config.masking import mask_text
+from cdcd.core import bounded_json
 from cdcd.core.errors import ConfigError, ConnectError
 
 _LINE: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
@@ -59,7 +60,7 @@ def from_json(text: str, source: str) -> dict[str, str]:
     "alone."""
     try:
         found: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise ConfigError(f"{source}{where}: not JSON.") from None
     config = found.get("config", found) if isinstance(found, dict) else None
@@ -256,7 +257,7 @@ class Connector:
 
     def _object(self, method: str, path: str, since: str = "") -> dict[str, Any]:
         try:
-            found = json.loads(self._ask(method, path, since))
+            found = bounded_json.parse(self._ask(method, path, since).encode(), BYTES_MAX)
         except ValueError:
             found = None
         if not isinstance(found, dict):
@@ -295,7 +296,7 @@ class Connector:
 
 def _reason(error: urllib.error.HTTPError) -> str:
     try:
-        message = str(json.loads(error.read(BYTES_MAX)).get("message", ""))
+        message = str(bounded_json.parse(error.read(BYTES_MAX), BYTES_MAX).get("message", ""))
     except (ValueError, AttributeError, OSError):
         return ""
     return f": {without_secrets(message)}" if message else ""

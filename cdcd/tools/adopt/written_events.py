@@ -9,10 +9,14 @@ from typing import Any, Final
 from cdcd.adapters.postgres.slot import (
     PendingTransaction,
 )
+from cdcd.core.bounded_json import is_deep
 from cdcd.core.protocol.lsn import Lsn
 
 POSITIONS: Final = ("lsn", "lsn_proc", "lsn_commit")
 """The LSNs in an offset of Debezium's: of the last event, of the last one that was processed, of the last commit."""
+
+DIGITS_MAX: Final = 20
+"""Digits of the largest LSN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +155,16 @@ def _event(source: dict[str, Any]) -> WrittenEvent | None:
     return WrittenEvent(int(source.get("txId") or 0), int(source["lsn"]))
 
 
+def _is_event(source: dict[str, Any]) -> bool:
+    """Whether LSN and transaction are whole numbers, or missing. Anybody may have written the record."""
+    texts = [str(source[name]) for name in ("lsn", "txId") if source.get(name) is not None]
+    return all(len(text) <= DIGITS_MAX and text.isascii() and text.isdecimal() for text in texts)
+
+
 def _source(value: bytes) -> dict[str, Any] | None:
     """The envelope's `source`, with a schema around the envelope or without."""
     try:
-        found = json.loads(value)
+        found = None if is_deep(value) else json.loads(value)
     except ValueError:
         return None
     if isinstance(found, dict) and isinstance(found.get("payload"), dict):
@@ -162,15 +172,16 @@ def _source(value: bytes) -> dict[str, Any] | None:
     if isinstance(found, dict) and "specversion" in found:
         return _source_of_event(found)
     source = found.get("source") if isinstance(found, dict) else None
-    return source if isinstance(source, dict) else None
+    return source if isinstance(source, dict) and _is_event(source) else None
 
 
 def _source_of_event(event: dict[str, Any]) -> dict[str, Any] | None:
     """As far as the attributes of a CloudEvent have it: Debezium's, or cdcd's."""
     if "iodebeziumlsn" not in event:
         return None
-    return {
+    source = {
         "lsn": event["iodebeziumlsn"],
         "txId": event.get("iodebeziumtxId") or event.get("iodebeziumsourcetxid"),
         "snapshot": event.get("iodebeziumsnapshot", "false"),
     }
+    return source if _is_event(source) else None

@@ -23,6 +23,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from cdcd.core import bounded_json
+
 _STRING: Final = rb'"[^"\\\x00-\x1f]*+(?>\\.[^"\\\x00-\x1f]*+)*+"'
 _SCALAR: Final = rb"(?>-?[0-9][0-9.eE+-]*+|true|false|null|" + _STRING + rb")"
 NESTING_MAX: Final = 12
@@ -372,7 +374,7 @@ def _check_rows(op: str, before: Row | None, after: Row | None) -> None:
 
 def _names(content: bytes | None) -> tuple[bytes, ...]:
     try:
-        found = json.loads(content or b"")
+        found = bounded_json.parse(content or b"")
         if not isinstance(found, list):
             raise TypeError
         return tuple(json.dumps(str(name), ensure_ascii=False).encode() for name in found)

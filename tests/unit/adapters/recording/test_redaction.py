@@ -1,5 +1,6 @@
 """None of the values that were planted into a recording is in the bytes of the redacted one."""
 
+import json
 from dataclasses import replace
 from random import Random
 
@@ -20,7 +21,7 @@ from cdcd.core.catalog.relations import CatalogColumn, ColumnForm, TableDescript
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import Busy, Looked, Lost, Read
 from cdcd.core.errors import TransientError
-from cdcd.core.protocol.frames import XLogData, write_frame
+from cdcd.core.protocol.frames import XLOG_HEADER, XLogData, write_frame
 from cdcd.core.protocol.messages import (
     UNCHANGED,
     BeginPrepare,
@@ -36,9 +37,11 @@ from cdcd.core.protocol.messages import (
     TupleData,
     Update,
 )
+from cdcd.core.protocol.reader import read_message
 from cdcd.core.records.shaping.settings import Route, TableFilter, TableRoutes
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable, Visibility
+from cdcd.core.snapshot.signals import Signal, token_digest
 from cdcd.core.snapshot.table_task import TableTask
 from tests.unit.adapters.recording.test_events import START
 
@@ -131,7 +134,8 @@ def recording(planted: Planted) -> list[Event]:
     checkpoint = replace(START.checkpoint, snapshot=Progress(tasks=(task,)))
     by_key = KeyQuery(table, ("note",), (((False, word().encode()),), ((True, word().encode()),)), (word(),))
     pages = PageQuery("t", 16385, 1, 0, 5, table, (f"note = '{word()}'",))
-    request = f'{{"action": "start", "tables": ["public.t"], "where": "note = \'{word()}\'"}}'
+    request = Signal("start", ("public.t",), f"note = '{word()}'", token=word()).encode()
+    refused = json.dumps({"action": "start", "tables": ["public.t"], "token": word(), "note": word()})
     known = (RELATION, description, types)
     start = replace(START, checkpoint=checkpoint, filters=filtered(word()), routes=routed(word()))
     events: list[Event] = [
@@ -150,6 +154,7 @@ def recording(planted: Planted) -> list[Event]:
             RELATION,
             LogicalMessage(None, False, 5, "app", word().encode()),
             LogicalMessage(None, False, 5, "cdcd.snapshot", request.encode()),
+            LogicalMessage(None, False, 5, "cdcd.snapshot", refused.encode()),
             BeginPrepare(1, 2, 3, 4, word()),
         ),
     ]
@@ -204,3 +209,25 @@ def test_the_same_key_gives_the_same_recording_and_names_stay():
     assert began.version == "1+redacted"
     assert began.start.published == {16385: "public.t"}
     assert began.relations[0][0] == RELATION
+
+
+def test_a_replay_of_the_copy_knows_the_token_of_a_request_that_the_daemon_knew():
+    tokens = (token_digest("the token of the pipeline"),)
+    start = replace(START, settings=replace(START.settings, request_tokens=tokens))
+    redaction = Redaction(KEY)
+    began = redaction.event(Began("1", True, start, 1, (), (), 1, 1.0, 1))
+    assert isinstance(began, Began)
+    known = began.start.settings.request_tokens
+    assert known is not None
+    assert known != tokens
+    for token in ("the token of the pipeline", "the token of a stranger"):
+        request = Signal("start", ("public.t",), token=token)
+        event = redaction.event(
+            frames(LogicalMessage(None, False, 5, "cdcd.snapshot", request.encode().encode()))
+        )
+        assert isinstance(event, Frames)
+        message = read_message(event.frames[0], XLOG_HEADER)
+        assert isinstance(message, LogicalMessage)
+        copied = Signal.decode(message.content)
+        assert replace(copied, token=token) == request
+        assert (token_digest(copied.token) in known) == (token == "the token of the pipeline")

@@ -101,6 +101,19 @@ def test_what_is_not_debezium_s_json_is_counted() -> None:
     for value in (b"\x00\x00\x00\x00\x01avro", b'{"id": 1}', b"[1]"):
         tails.take(value)
     assert (tails.events, tails.unreadable) == ([], 3)
+    foreign = (
+        {"lsn": "one"},
+        {"lsn": [1]},
+        {"lsn": 1, "txId": {}},
+        {"lsn": "9" * 5000},
+        {"lsn": 1.5},
+        {"lsn": "²"},
+    )
+    for source in foreign:
+        tails.take(json.dumps({"source": source}).encode())
+    tails.take(b'{"source": {"a": ' + b"[" * 9_000 + b"]" * 9_000 + b"}}")
+    tails.take(b'{"specversion": "1.0", "iodebeziumlsn": {}}')
+    assert (tails.events, tails.unreadable) == ([], 3 + len(foreign) + 2)
 
 
 def test_reading_goes_on_until_another_transaction_is_first() -> None:

@@ -85,7 +85,7 @@ def test_what_no_encoder_writes_is_refused(value: bytes, said: str):
 
 
 def test_a_list_of_unsent_columns_that_is_none_is_refused():
-    for content in (b"", b"note", b'{"note":1}', None):
+    for content in (b"", b"note", b'{"note":1}', None, b"[" * 9_000 + b"]" * 9_000, b'["\\ud800"]'):
         with pytest.raises(NotARecordError, match=r"cdcd\.unchanged"):
             cut(record(), (("cdcd.unchanged", content),))
 
