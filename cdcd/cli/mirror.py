@@ -588,6 +588,7 @@ def _check_modes(pipeline: "Config | None") -> None:
         "decimal_handling_mode: double": pipeline.format.decimal_handling_mode == "double",
         "interval_handling_mode: numeric": pipeline.format.interval_handling_mode == "numeric",
         "hstore_handling_mode: map": pipeline.format.hstore_handling_mode == "map",
+        "geometry_handling_mode: structured": pipeline.format.geometry_handling_mode == "structured",
     }
     for key in [name for name, is_set in chosen.items() if is_set]:
         raise ConfigError(

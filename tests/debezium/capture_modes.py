@@ -67,13 +67,22 @@ RARE: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "ha": ("hstore[]", ('{"a=>1"}',)),
     "vb": ("bit varying", ("", "0", "1", "1000000010000001")),
     "mo": ("money[]", ("{1.50}",)),
+    "pt": ("point", ("(1,2)", "(-1.5,1e300)", "(Infinity,-Infinity)", "(NaN,-0)")),
+    "bx": ("box", ("(1,1),(0,0)", "(0,3.5),(2,-1)", "(Infinity,1),(0,0)")),
+    "ci": ("circle", ("<(1,2),3>", "<(0,-0.5),0>", "<(NaN,1),Infinity>")),
+    "li": ("line", ("{1,2,3}", "{0,-1,0.5}")),
+    "ls": ("lseg", ("[(0,1),(2,3.5)]",)),
+    "pa": ("path", ("((0,0),(1,1),(2,0))", "[(0,0),(1,1)]", "((1,2))")),
+    "pg": ("polygon", ("((0,0),(1,1),(2,0))", "((0,0),(1,1),(0,0))", "((1,2))")),
+    "bxa": ("box[]", ("{(1,1),(0,0)}",)),
+    "tza2": ("timetz[]", ("{12:34:56.7+02}",)),
 }  # fmt: skip
 """Columns of the table `rare`: each with its type and values, one to a row, in this order."""
 
 TOASTED: Final[tuple[str, ...]] = (
     "text", "varchar", "bytea", "jsonb", "xml", "hstore", "numeric", "bit varying", "text[]", "integer[]", "numeric[]",
     "bytea[]", "date[]", "hstore[]", "numeric(1000,2)", "citext", "double precision[]", "uuid[]", "timestamp[]",
-    "timestamptz[]", "boolean[]", "time[]", "numeric(8,2)[]", "mood[]",
+    "timestamptz[]", "boolean[]", "time[]", "numeric(8,2)[]", "mood[]", "path", "polygon",
 )  # fmt: skip
 """Columns of the table `toasted`, c0, c1 and so on, whose values an update does not send."""
 
@@ -86,19 +95,21 @@ _BIG: Final[dict[str, str]] = {
     "numeric(1000,2)": "repeat('1234567890', 90)::numeric",
     "bit varying": "repeat('10', 30000)::varbit",
     "bytea[]": "array_fill('\\xab'::bytea, ARRAY[2000])",
-    "date[]": "array_fill('2024-01-31'::date, ARRAY[2000])",
+    "date[]": "array_fill('2024-01-31'::date, ARRAY[1000])",
     "hstore[]": "array_fill('a=>1'::hstore, ARRAY[2000])",
     "uuid[]": "array_fill('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid, ARRAY[2000])",
-    "timestamp[]": "array_fill('2024-01-31'::timestamp, ARRAY[2000])",
-    "timestamptz[]": "array_fill('2024-01-31'::timestamptz, ARRAY[2000])",
+    "timestamp[]": "array_fill('2024-01-31'::timestamp, ARRAY[500])",
+    "timestamptz[]": "array_fill('2024-01-31'::timestamptz, ARRAY[500])",
     "boolean[]": "array_fill(true, ARRAY[9000])",
-    "time[]": "array_fill('12:34:56'::time, ARRAY[2000])",
+    "time[]": "array_fill('12:34:56'::time, ARRAY[500])",
     "mood[]": "array_fill('sad'::mood, ARRAY[2000])",
+    "path": "path(polygon(1000, '<(0,0),5>'::circle))",
+    "polygon": "polygon(1000, '<(0,0),5>'::circle)",
 }
 
 
 def big(kind: str) -> str:
-    """SQL of a value that is stored out of line."""
+    """SQL of a value that is stored out of line. All of them as objects must fit into a record of 1 MB."""
     if kind in _BIG:
         return _BIG[kind]
     if kind.endswith("[]"):
@@ -116,6 +127,7 @@ MODE_SETUP: Final = (
     + ")",
     *(f"ALTER TABLE toasted ALTER c{number} SET STORAGE EXTERNAL" for number in range(len(TOASTED))),
     'CREATE TABLE "1st-name_" (id integer PRIMARY KEY, v text)',
+    "CREATE TABLE dated (day date, at timestamp(3), v text, PRIMARY KEY (day, at))",
     SETUP[-1],
 )
 MODE_CHANGES: Final = (
@@ -128,6 +140,9 @@ MODE_CHANGES: Final = (
     "INSERT INTO toasted VALUES (1, 1, " + ", ".join([big(kind) for kind in TOASTED]) + ")",
     "UPDATE toasted SET n = 2",
     """INSERT INTO "1st-name_" VALUES (1, 'a')""",
+    "INSERT INTO dated VALUES ('2024-01-31', '2024-01-31 12:34:56.789', 'a'), ('infinity', '-infinity', 'b')",
+    "UPDATE dated SET day = day + 1 WHERE v = 'a'",
+    "DELETE FROM dated WHERE v = 'b'",
     """BEGIN; INSERT INTO orders VALUES (5, 1, 'x'); UPDATE orders SET note = 'y'; INSERT INTO log VALUES ('z');
        SELECT pg_logical_emit_message(true, 'in', 'side'); COMMIT""",
 )
@@ -180,6 +195,7 @@ VARIANTS: Final[dict[str, dict[str, str]]] = {
         "binary.handling.mode": "base64-url-safe",
         "hstore.handling.mode": "map",
     },
+    "structured": {"time.precision.mode": "structured", "interval.handling.mode": "numeric"},
     "skip-c": {"skipped.operations": "c"},
     **{
         f"flat-{mode}": {**_UNWRAP, "transforms.unwrap.delete.tombstone.handling.mode": mode}

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tests.altered_tables import CASES, LIVE
 from tests.debezium.capture import TYPES
 from tests.debezium.capture_modes import RARE, TOASTED
-from tests.unit.core.records.debezium_json.test_debezium_modes import DIFFERENCES, MODES
+from tests.unit.core.records.debezium_json.test_debezium_modes import DIFFERENCES, LATER, MODES
 from tests.unit.core.records.debezium_json.test_debezium_schemas import DIFFERENT
 
 FIELDS: Final[dict[str, str]] = {
@@ -115,7 +115,7 @@ class Comparing:
         if image not in {"before", "after"}:
             return None
         kind, text = self._value(table, pair[0], column)
-        if kind in DIFFERENT:
+        if kind in DIFFERENT and kind not in LATER:
             return kind
         if theirs is None and column in json.loads(pair[1]["headers"].get("cdcd.unchanged", "[]")):
             return PLACEHOLDER

@@ -44,19 +44,28 @@ class FormatConfig(Section):
         "a number, rounded.",
     )
     time_precision_mode: Literal[
-        "adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"
+        "adaptive",
+        "adaptive_time_microseconds",
+        "connect",
+        "isostring",
+        "microseconds",
+        "nanoseconds",
+        "structured",
     ] = Field(
         "adaptive",
-        description="date, time and timestamp; those with time zone are text in ISO 8601 always. adaptive: days, and "
+        description="date, time and timestamp; those with time zone are text in ISO 8601, except with structured. "
+        "adaptive: days, and "
         "milli- or microseconds by the declared precision. adaptive_time_microseconds: the same, but time in "
         "microseconds always. connect: days and milliseconds, without the digits behind them. isostring: text in ISO "
         "8601. microseconds and nanoseconds: time and timestamp in these. A timestamp before 1677-09-21 or after "
         "2262-04-11, which 64 bits of nanoseconds do not hold, is null in the record, whose header cdcd.unwritable "
-        "names the column.",
+        "names the column. structured: objects with a field for each part, also for the types with time zone and for "
+        "interval, which is null with the same header if it is infinite. `cdcd mirror` refuses structured.",
     )
     interval_handling_mode: Literal["string", "numeric"] = Field(
         "string",
-        description="interval. string: text in ISO 8601. numeric: microseconds, with months of 30.4375 days.",
+        description="interval. string: text in ISO 8601. numeric: microseconds, with months of 30.4375 days. With "
+        "time_precision_mode: structured, interval is an object in both cases.",
     )
     binary_handling_mode: Literal["bytes", "base64", "base64-url-safe", "hex"] = Field(
         "bytes",
@@ -65,6 +74,12 @@ class FormatConfig(Section):
     )
     hstore_handling_mode: Literal["json", "map"] = Field(
         "json", description="hstore. json: an object as text. map: an object."
+    )
+    geometry_handling_mode: Literal["text", "structured"] = Field(
+        "text",
+        description="box, circle, line, lseg, path and polygon. text: PostgreSQL's text. structured: the objects of "
+        "Debezium 3.7, with well-known binary; PostGIS's geometry then also has the field extensions, as there. point "
+        "is an object in both cases.",
     )
     unavailable_value_placeholder: str = Field(
         "__debezium_unavailable_value",
@@ -107,6 +122,7 @@ class FormatConfig(Section):
             interval=self.interval_handling_mode,
             binary=self.binary_handling_mode,
             hstore=self.hstore_handling_mode,
+            geometry=self.geometry_handling_mode,
             money_digits=money_digits,
         )
 

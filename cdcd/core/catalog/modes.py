@@ -14,12 +14,19 @@ converter and a schema for that logical type, without cost for each row. Types w
 | | `isostring` | `date_iso`, `time_iso`, `timestamp_iso` |
 | | `microseconds` | `time_micros`, `timestamp_micros` |
 | | `nanoseconds` | `time_nanos`, `timestamp_nanos` |
+| | `structured` | `date_struct`, `time_struct`, `timetz_struct`, `timestamp_struct`, `timestamptz_struct`,
+  `interval_struct` |
 | `interval` | `string` | `interval` |
 | | `numeric` | `interval_micros` |
 | `binary` | `bytes` | `bytes` |
 | | `base64`, `base64-url-safe`, `hex` | `bytes_base64`, `bytes_base64_url`, `bytes_hex` |
 | `hstore` | `json` | `hstore` |
 | | `map` | `hstore_map` |
+| `geometry` | `text` | `text`, `geometry` |
+| | `structured` | `box_struct`, `circle_struct`, `line_struct`, `lseg_struct`, `path_struct`, `polygon_struct`, of
+  PostGIS `geometry_struct` |
+
+`time_precision: structured` decides on intervals too, whatever `interval` says, as in Debezium.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,6 +53,7 @@ class Modes:
     interval: str = "string"
     binary: str = "bytes"
     hstore: str = "json"
+    geometry: str = "text"
     money_digits: int = DIGITS_OF_C
 
 
@@ -98,6 +106,10 @@ _CHOICES: Final[Mapping[tuple[str, str], Mapping[str, Callable[[LogicalType], _C
         "time": _named("time_nanos", "time_ns"),
         "timestamp": _named("timestamp_nanos", "timestamp_ns"),
     },
+    ("time_precision", "structured"): {
+        name: _named(f"{name}_struct", f"{name}_struct")
+        for name in ("date", "interval", "time", "timestamp", "timestamptz", "timetz")
+    },
     ("interval", "string"): {},
     ("interval", "numeric"): {"interval": _named("interval_micros", "int64")},
     ("binary", "bytes"): {},
@@ -106,6 +118,14 @@ _CHOICES: Final[Mapping[tuple[str, str], Mapping[str, Callable[[LogicalType], _C
     ("binary", "hex"): {"bytes": _named("bytes_hex", "bytes_hex")},
     ("hstore", "json"): {},
     ("hstore", "map"): {"hstore": _named("hstore_map", "object")},
+    ("geometry", "text"): {},
+    ("geometry", "structured"): {
+        **{
+            name: _named(f"{name}_struct", "object")
+            for name in ("box", "circle", "line", "lseg", "path", "polygon")
+        },
+        "geometry": _named("geometry_struct", "object"),
+    },
 }
 """For each value of a mode: the logical types that it changes, with their replacements."""
 
@@ -133,6 +153,7 @@ def under(modes: Modes, logical: LogicalType) -> LogicalType:
         ("interval", modes.interval),
         ("binary", modes.binary),
         ("hstore", modes.hstore),
+        ("geometry", modes.geometry),
     ):
         choice = _CHOICES[mode].get(logical.name)
         if choice is not None:

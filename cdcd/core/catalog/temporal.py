@@ -134,9 +134,8 @@ def iso_time(text: str) -> str:
     match = _TIMETZ.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a time with time zone")
-    seconds = int(match[6]) * 3600 + int(match[7] or "0") * 60 + int(match[8] or "0")
-    east = -seconds if match[5] == "-" else seconds
-    return iso_time_of(_clock_us(match[1], match[2], match[3], match[4]), east)
+    east_s = _east_s(match[5], match[6], match[7], match[8])
+    return iso_time_of(_clock_us(match[1], match[2], match[3], match[4]), east_s)
 
 
 def iso_time_of(micros: int, east_s: int) -> str:
@@ -180,6 +179,67 @@ def _interval_parts(text: str) -> tuple[int, int, int, int]:
     seconds = int(match[7] or "0") * 1_000_000 + int((match[8] or "").ljust(6, "0"))
     clock = int(match[5] or "0") * 3_600_000_000 + int(match[6] or "0") * 60_000_000 + seconds
     return years, months, days, sign * clock
+
+
+def date_fields(text: str) -> tuple[int, int, int]:
+    """Return year, month and day of a date."""
+    match = _DATE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a date")
+    return _day_fields(match[1], match[4], match[2], match[3])
+
+
+def time_fields(text: str) -> tuple[int, int, int, int]:
+    """Return hour, minute, second and nanoseconds of a time without time zone."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a time")
+    return _clock_fields(match[1], match[2], match[3], match[4])
+
+
+def timetz_fields(text: str) -> tuple[int, int, int, int, int]:
+    """Return hour, minute, second and nanoseconds of a time with time zone, and the zone in seconds east of UTC."""
+    match = _TIMETZ.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a time with time zone")
+    clock = _clock_fields(match[1], match[2], match[3], match[4])
+    return (*clock, _east_s(match[5], match[6], match[7], match[8]))
+
+
+def timestamp_fields(text: str, *, has_zone: bool) -> tuple[int, int, int, int, int, int, int]:
+    """Return year, month, day, hour, minute, second and nanoseconds of a timestamp; with time zone, it is in UTC."""
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None or bool(match[8]) != has_zone:
+        raise ValueError(f"{text!r} is not a timestamp")
+    day = _day_fields(match[1], match[9], match[2], match[3])
+    return (*day, *_clock_fields(match[4], match[5], match[6], match[7]))
+
+
+def interval_fields(text: str) -> tuple[int, int, int, int, int, int, int]:
+    """Return years, months, days, hours, minutes, seconds and nanoseconds of an interval."""
+    years, months, days, micros = _interval_parts(text)
+    sign = -1 if micros < 0 else 1
+    minutes, within = divmod(abs(micros), 60_000_000)
+    hours, minutes = divmod(minutes, 60)
+    seconds, fraction = divmod(within, 1_000_000)
+    return years, months, days, sign * hours, sign * minutes, sign * seconds, sign * fraction * 1000
+
+
+def _day_fields(digits: str, bc: str | None, month: str, day: str) -> tuple[int, int, int]:
+    year = _year(digits, bc)
+    # A day that the calendar lacks is a ValueError.
+    _days(year, int(month), int(day))
+    return year, int(month), int(day)
+
+
+def _clock_fields(hours: str, minutes: str, seconds: str, fraction: str | None) -> tuple[int, int, int, int]:
+    return int(hours), int(minutes), int(seconds), int((fraction or "").ljust(9, "0"))
+
+
+def _east_s(sign: str, hours: str, minutes: str | None, seconds: str | None) -> int:
+    """Return the seconds by which a zone is east of UTC."""
+    east = int(hours) * 3600 + int(minutes or "0") * 60 + int(seconds or "0")
+    return -east if sign == "-" else east
 
 
 def iso_interval_of(months: int, days: int, micros: int) -> str:

@@ -11,6 +11,7 @@ binary form, stream and COPY alike; a row with a logical type that the formats s
 | `date`, `time`, `timetz`, `timestamp`, `timestamptz`, `interval` | the declared precision is the modifier |
 | `uuid`, `xml`, `json`, `jsonb`, `enum`, `ltree`, `tsvector` | texts with rules of their own |
 | `point`, `geometry`, `geography`, `vector`, `halfvec`, `sparsevec`, `hstore` | structures |
+| `box`, `circle`, `line`, `lseg`, `path`, `polygon` | their text, or objects by a mode |
 | `array` | values of another logical type |
 | `text` | everything else: what PostgreSQL writes |
 
@@ -165,15 +166,15 @@ BUILT_IN: Final[tuple[BuiltIn, ...]] = (
     BuiltIn(142, "xml", "b", "U", 143, "xml", plain),
     BuiltIn(194, "pg_node_tree", "b", "Z", 0, "text", None),
     BuiltIn(600, "point", "b", "G", 1017, "point", binary.point_text, form="point"),
-    BuiltIn(601, "lseg", "b", "G", 1018, "text", lseg_text),
-    BuiltIn(602, "path", "b", "G", 1019, "text", path_text),
-    BuiltIn(603, "box", "b", "G", 1020, "text", box_text, delimiter=";"),
-    BuiltIn(604, "polygon", "b", "G", 1027, "text", polygon_text),
-    BuiltIn(628, "line", "b", "G", 629, "text", line_text),
+    BuiltIn(601, "lseg", "b", "G", 1018, "lseg", lseg_text),
+    BuiltIn(602, "path", "b", "G", 1019, "path", path_text),
+    BuiltIn(603, "box", "b", "G", 1020, "box", box_text, delimiter=";"),
+    BuiltIn(604, "polygon", "b", "G", 1027, "polygon", polygon_text),
+    BuiltIn(628, "line", "b", "G", 629, "line", line_text),
     BuiltIn(650, "cidr", "b", "I", 651, "text", inet_text),
     BuiltIn(700, "float4", "b", "N", 1021, "float32", binary.float4_text, form="float32"),
     BuiltIn(701, "float8", "b", "N", 1022, "float64", binary.float8_text, form="float64"),
-    BuiltIn(718, "circle", "b", "G", 719, "text", circle_text),
+    BuiltIn(718, "circle", "b", "G", 719, "circle", circle_text),
     BuiltIn(774, "macaddr8", "b", "U", 775, "text", macaddr8_text),
     BuiltIn(MONEY, "money", "b", "N", 791, "money", money_text, form="decimal(19,2)"),
     BuiltIn(829, "macaddr", "b", "U", 1040, "text", macaddr_text),
@@ -229,6 +230,9 @@ BUILT_IN: Final[tuple[BuiltIn, ...]] = (
     BuiltIn(5038, "pg_snapshot", "b", "U", 5039, "text", snapshot_text),
     BuiltIn(5069, "xid8", "b", "U", 271, "text", uint8_text),
 )
+
+GEOMETRIC: Final = ("box", "circle", "line", "lseg", "path", "polygon")
+"""Logical types of values that are their text, but for a mode (`modes.py`)."""
 
 EXTENSIONS: Final[Mapping[str, Extension]] = {
     "citext": Extension("text", plain),

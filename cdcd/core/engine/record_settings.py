@@ -89,6 +89,7 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
         "format.interval_handling_mode": FORMS,
         "format.binary_handling_mode": FORMS,
         "format.hstore_handling_mode": FORMS,
+        "format.geometry_handling_mode": FORMS,
         "format.unavailable_value_placeholder": FORMS,
         "format.schema_name_adjustment_mode": FORMS,
         "cloudevents": FORMS,

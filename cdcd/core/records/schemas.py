@@ -62,9 +62,11 @@ catalog did not know the relation.
 | `date_connect`, `timestamp_connect` | days, milliseconds, with infinities of their own |
 | `date_iso`, `time_iso`, `timestamp_iso` | ISO 8601 text |
 | `timestamp_us`, `time_ns`, `timestamp_ns` | microseconds with infinities of their own; nanoseconds |
+| `date_struct`, `time_struct`, `timestamp_struct` … | objects with a field for each part |
 | any with `[]` | arrays of it, `[][]` for as many dimensions as are declared |
 
-The finer rules are those of `debezium_json/converters.py` and `mode_types.py`. A column's form follows from its logical
+The finer rules are those of `debezium_json/converters.py`, `mode_types.py` and `structured_types.py`. A column's form
+follows from its logical
 type (`catalog/types.py`, `catalog/modes.py`).
 """
 

@@ -2,7 +2,8 @@
 
 numeric as a double is DOUBLE, interval as a number BIGINT, and hstore as an object STRING, its JSON: these are read by
 the rules of `types.py`. numeric as bytes is DECIMAL, up to 18 digits. With more, or without a declared
-precision, no expression of Spark reads it: such a table is refused by name.
+precision, no expression of Spark reads it: such a table is refused by name, as is a table with dates, times or
+intervals as objects (`time_precision_mode: structured`).
 """
 
 import re
@@ -152,6 +153,11 @@ _TOO_LONG: Final = (
     "Set format.decimal_handling_mode to string or double in the daemon's configuration, or declare up to 18 digits.",
 )
 
+_OBJECT: Final = (
+    "a date, time or interval is an object (format.time_precision_mode: structured), which the mirror does not read",
+    "Set format.time_precision_mode to another value in the daemon's configuration, and read the tables again.",
+)
+
 _RULES: Final = {
     "bytes_base64_url": Rule(StringType(), BinaryType(), _base64_url),
     "bytes_hex": Rule(StringType(), BinaryType(), sf.unhex),
@@ -174,6 +180,8 @@ def mode_rule(form: str) -> Rule | None:
     """
     if form == "decimal_variable":
         raise UnreadableFormError(*_TOO_LONG)
+    if form.endswith("_struct"):
+        raise UnreadableFormError(*_OBJECT)
     declared = _DECIMAL_BYTES.fullmatch(form)
     if declared is not None:
         return _decimal_bytes(int(declared[1]), int(declared[2]))

@@ -45,7 +45,8 @@ from cdcd.core.records.avro.source_block import (
 from cdcd.core.records.avro.tables import AvroTable
 from cdcd.core.records.avro.writing import append_slice, text
 from cdcd.core.records.cloudevents.tables import EventTables, data_schema
-from cdcd.core.records.debezium_json.connect_schema import HEARTBEAT_KEY, HEARTBEAT_VALUE, MESSAGE_KEY, Schema
+from cdcd.core.records.debezium_json.connect_schema import Schema
+from cdcd.core.records.debezium_json.event_schemas import HEARTBEAT_KEY, HEARTBEAT_VALUE, MESSAGE_KEY
 from cdcd.core.records.debezium_json.known_tables import KnownTables
 from cdcd.core.records.debezium_json.messages import (
     HeartbeatRecords,

@@ -16,7 +16,7 @@ from librt.strings import BytesWriter
 from cdcd.core.records.avro.converters import BinaryForm
 from cdcd.core.records.avro.form import known_id
 from cdcd.core.records.avro.writing import number, optional, text, write_long
-from cdcd.core.records.debezium_json.connect_schema import TRANSACTION_KEY, TRANSACTION_VALUE
+from cdcd.core.records.debezium_json.event_schemas import TRANSACTION_KEY, TRANSACTION_VALUE
 from cdcd.core.records.debezium_json.source_block import OPS, TransactionFacts
 from cdcd.core.records.debezium_json.transaction_metadata import TableCount, TransactionMetadata
 from cdcd.core.records.debezium_json.writing import write_integer

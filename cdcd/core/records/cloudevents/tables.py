@@ -13,7 +13,8 @@ from cdcd.core.records.cloudevents.attributes import (
     EventForm,
     Events,
 )
-from cdcd.core.records.debezium_json.connect_schema import TRANSACTION_VALUE, WITH_SCHEMA, Schema, opening
+from cdcd.core.records.debezium_json.connect_schema import WITH_SCHEMA, Schema, opening
+from cdcd.core.records.debezium_json.event_schemas import TRANSACTION_VALUE
 from cdcd.core.records.debezium_json.messages import message_schema as whole_message_schema
 from cdcd.core.records.debezium_json.pieces import Part
 from cdcd.core.records.debezium_json.source_block import OPS

@@ -22,7 +22,7 @@ from cdcd.core.catalog.logical import LogicalType
 from cdcd.core.catalog.modes import DEFAULTS, Modes, logical_type_under
 from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
 from cdcd.core.catalog.relations import TypeDescription
-from cdcd.core.catalog.types import decimal_size
+from cdcd.core.catalog.types import GEOMETRIC, decimal_size
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.flattening import DELETED_FIELD, AddedField
 
@@ -117,15 +117,63 @@ _WKB: Final = primitive("bytes", optional=False)
 _SRID: Final = primitive("int32")
 
 
-def _point(_: LogicalType) -> Schema:
-    number = primitive("double", optional=False)
-    fields = {"x": number, "y": number, "wkb": primitive("bytes"), "srid": _SRID}
-    return struct(fields, "io.debezium.data.geometry.Point", version=1, doc="Geometry (POINT)")
+_DOUBLE: Final = primitive("double", optional=False)
+_POINT: Final = struct(
+    {"x": _DOUBLE, "y": _DOUBLE, "wkb": primitive("bytes"), "srid": _SRID},
+    "io.debezium.data.geometry.Point",
+    version=1,
+    doc="Geometry (POINT)",
+)
+_CIRCLE: Final = struct(
+    {"center": {**_POINT, "optional": False}, "radius": _DOUBLE},
+    "io.debezium.data.geometry.Circle",
+    version=1,
+    doc="Geometry (CIRCLE)",
+)
+_LINE: Final = struct(
+    {"a": _DOUBLE, "b": _DOUBLE, "c": _DOUBLE},
+    "io.debezium.data.geometry.Line",
+    version=1,
+    doc="Geometry (LINE)",
+)
+_TEXTS: Final[Schema] = {
+    "type": "map",
+    "keys": primitive("string", optional=False),
+    "values": primitive("string", optional=False),
+    "optional": True,
+}
+_EXTENDED: Final = struct(
+    {"wkb": _WKB, "srid": _SRID, "extensions": _TEXTS},
+    "io.debezium.data.geometry.Geometry",
+    version=2,
+    doc="Geometry",
+)
+
+
+def _same(schema: Schema) -> Callable[[LogicalType], Schema]:
+    return lambda _: schema
 
 
 def _geometry(name: str) -> Callable[[LogicalType], Schema]:
     fields = {"wkb": _WKB, "srid": _SRID}
-    return lambda _: struct(fields, f"io.debezium.data.geometry.{name}", version=1, doc=name)
+    return _same(struct(fields, f"io.debezium.data.geometry.{name}", version=1, doc=name))
+
+
+_DAY: Final = {"year": "int32", "month": "int8", "day": "int8"}
+_CLOCK: Final = {"hour": "int8", "minute": "int8", "second": "int8", "nanos": "int32"}
+_ZONE: Final = {"offsetSeconds": "int32"}
+_SPECIAL: Final = {"specialValue": "string"}
+_PRECISION: Final = {"precision": "int32"}
+_DURATION: Final = {
+    **dict.fromkeys(("years", "months", "days", "hours", "minutes"), "int32"),
+    "seconds": "int64",
+    "nanos": "int32",
+}
+
+
+def _structured(name: str, kinds: Mapping[str, str]) -> Callable[[LogicalType], Schema]:
+    fields = {field: primitive(kind) for field, kind in kinds.items()}
+    return _same(struct(fields, f"io.debezium.time.Structured{name}", version=1))
 
 
 def _vector(name: str, kind: str) -> Callable[[LogicalType], Schema]:
@@ -197,6 +245,7 @@ SCHEMAS: Final[Mapping[str, Callable[[LogicalType], Schema]]] = {
     "enum": _enum,
     "float32": _plain("float"),
     "float64": _plain("double"),
+    **dict.fromkeys(GEOMETRIC, _plain("string")),
     "geography": _geometry("Geography"),
     "geometry": _geometry("Geometry"),
     "halfvec": _vector("FloatVector", "float"),
@@ -210,7 +259,7 @@ SCHEMAS: Final[Mapping[str, Callable[[LogicalType], Schema]]] = {
     "ltree": _named("string", "data.Ltree"),
     "money": _plain("string"),
     "oid": _plain("int64"),
-    "point": _point,
+    "point": _same(_POINT),
     "sparsevec": _sparse_vector,
     "text": _plain("string"),
     "time": _time,
@@ -221,26 +270,41 @@ SCHEMAS: Final[Mapping[str, Callable[[LogicalType], Schema]]] = {
     "uuid": _named("string", "data.Uuid"),
     "vector": _vector("DoubleVector", "double"),
     "xml": _named("string", "data.Xml"),
+    "box_struct": _same(_EXTENDED),
     "bytes_base64": _plain("string"),
     "bytes_base64_url": _plain("string"),
     "bytes_hex": _plain("string"),
+    "circle_struct": _same(_CIRCLE),
     "date_connect": _connect("int32", "Date"),
     "date_iso": _named("string", "time.IsoDate"),
+    "date_struct": _structured("Date", {**_DAY, **_SPECIAL}),
     "decimal_bytes": _decimal,
     "decimal_double": _plain("double"),
     "decimal_variable": _variable_decimal,
+    "geometry_struct": _same(_EXTENDED),
     "hstore_map": _text_map,
     "interval_micros": _named("int64", "time.MicroDuration"),
+    "interval_struct": _structured("Duration", {**_DURATION, **_PRECISION}),
+    "line_struct": _same(_LINE),
+    "lseg_struct": _same(_EXTENDED),
     "money_bytes": _money,
     "money_double": _plain("double"),
+    "path_struct": _same(_EXTENDED),
+    "polygon_struct": _same(_EXTENDED),
     "time_connect": _connect("int32", "Time"),
     "time_iso": _named("string", "time.IsoTime"),
     "time_micros": _named("int64", "time.MicroTime"),
     "time_nanos": _named("int64", "time.NanoTime"),
+    "time_struct": _structured("Time", {**_CLOCK, **_PRECISION}),
     "timestamp_connect": _connect("int64", "Timestamp"),
     "timestamp_iso": _named("string", "time.IsoTimestamp"),
     "timestamp_micros": _named("int64", "time.MicroTimestamp"),
     "timestamp_nanos": _named("int64", "time.NanoTimestamp"),
+    "timestamp_struct": _structured("Timestamp", {**_DAY, **_CLOCK, **_SPECIAL, **_PRECISION}),
+    "timestamptz_struct": _structured(
+        "ZonedTimestamp", {**_DAY, **_CLOCK, **_ZONE, "zoneId": "string", **_SPECIAL, **_PRECISION}
+    ),
+    "timetz_struct": _structured("ZonedTime", {**_CLOCK, **_ZONE, **_PRECISION}),
 }
 """The schema of each logical type (`catalog/types.py`), for a column that may be NULL."""
 
@@ -252,35 +316,35 @@ def schema_of(logical: LogicalType) -> Schema:
 
 _MARKERS: Final = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
 
-_NUMBER: Final = primitive("int64")
-_TEXT: Final = primitive("string", optional=False)
+NUMBER: Final = primitive("int64")
+TEXT: Final = primitive("string", optional=False)
 _SOURCE_FIELDS: Final[Mapping[str, Schema]] = {
-    "version": _TEXT,
-    "connector": _TEXT,
-    "name": _TEXT,
+    "version": TEXT,
+    "connector": TEXT,
+    "name": TEXT,
     "ts_ms": primitive("int64", optional=False),
     "snapshot": primitive("string", name="io.debezium.data.Enum", parameters={"allowed": _MARKERS})
     | {"default": "false"},
-    "db": _TEXT,
+    "db": TEXT,
     "sequence": primitive("string"),
-    "ts_us": _NUMBER,
-    "ts_ns": _NUMBER,
-    "schema": _TEXT,
-    "table": _TEXT,
-    "txId": _NUMBER,
-    "lsn": _NUMBER,
-    "xmin": _NUMBER,
+    "ts_us": NUMBER,
+    "ts_ns": NUMBER,
+    "schema": TEXT,
+    "table": TEXT,
+    "txId": NUMBER,
+    "lsn": NUMBER,
+    "xmin": NUMBER,
     "origin": primitive("string"),
-    "origin_lsn": _NUMBER,
-    "commit_lsn": _NUMBER,
-    "event_serial_no": _NUMBER,
+    "origin_lsn": NUMBER,
+    "commit_lsn": NUMBER,
+    "event_serial_no": NUMBER,
     "schema_id": primitive("string"),
 }
-_SOURCE: Final = struct(_SOURCE_FIELDS, "io.debezium.connector.postgresql.Source", optional=False, version=1)
-_ENVELOPE: Final[Mapping[str, Schema]] = {"op": _TEXT, "ts_ms": _NUMBER, "ts_us": _NUMBER, "ts_ns": _NUMBER}
-_TRANSACTION: Final = struct(
+SOURCE: Final = struct(_SOURCE_FIELDS, "io.debezium.connector.postgresql.Source", optional=False, version=1)
+_ENVELOPE: Final[Mapping[str, Schema]] = {"op": TEXT, "ts_ms": NUMBER, "ts_us": NUMBER, "ts_ns": NUMBER}
+TRANSACTION: Final = struct(
     {
-        "id": _TEXT,
+        "id": TEXT,
         "total_order": primitive("int64", optional=False),
         "data_collection_order": primitive("int64", optional=False),
     },
@@ -336,8 +400,8 @@ def envelope_schema(
     fields = {
         "before": row,
         "after": row,
-        "source": _SOURCE,
-        "transaction": _TRANSACTION,
+        "source": SOURCE,
+        "transaction": TRANSACTION,
         **_ENVELOPE,
     }
     return struct(fields, f"{topic}.Envelope", optional=False, version=2)
@@ -378,77 +442,13 @@ def _columns(
     constants: Pairs,
 ) -> dict[str, Schema]:
     """Return the fields of a row. The columns of `relation` have the names of the fields."""
-    return {name: _TEXT for name, _ in constants} | {
+    return {name: TEXT for name, _ in constants} | {
         column.name: {**_column(column, types, rule, modes), "optional": place not in key}
         for place, (column, rule) in enumerate(
             zip(relation.columns, rules or [None] * len(relation.columns), strict=True)
         )
         if rule is None or rule.action != EXCLUDE
     }
-
-
-MESSAGE_KEY: Final = struct(
-    {"prefix": primitive("string")}, "io.debezium.connector.postgresql.MessageKey", optional=False, version=1
-)
-
-
-def message_value(content: Schema) -> Schema:
-    """Return the schema of logical messages with this schema of their content."""
-    return struct(
-        {
-            "op": _TEXT,
-            "ts_ms": _NUMBER,
-            "source": _SOURCE,
-            "transaction": _TRANSACTION,
-            "message": struct(
-                {"prefix": primitive("string"), "content": content},
-                "io.debezium.connector.postgresql.Message",
-                optional=False,
-                version=1,
-            ),
-        },
-        "io.debezium.connector.postgresql.MessageValue",
-        optional=False,
-        version=1,
-    )
-
-
-TRANSACTION_KEY: Final = struct(
-    {"id": _TEXT}, "io.debezium.connector.common.TransactionMetadataKey", optional=False, version=1
-)
-TRANSACTION_VALUE: Final = struct(
-    {
-        "status": _TEXT,
-        "id": _TEXT,
-        "event_count": _NUMBER,
-        "data_collections": {
-            "type": "array",
-            "items": struct(
-                {"data_collection": _TEXT, "event_count": primitive("int64", optional=False)},
-                "event.collection",
-                optional=False,
-                version=1,
-            ),
-            "optional": True,
-        },
-        "ts_ms": primitive("int64", optional=False),
-    },
-    "io.debezium.connector.common.TransactionMetadataValue",
-    optional=False,
-    version=1,
-)
-"""Schemas of keys and values of BEGIN and END of a transaction (`transaction_metadata.py`)."""
-
-HEARTBEAT_KEY: Final = struct(
-    {"serverName": _TEXT}, "io.debezium.connector.common.ServerNameKey", optional=False, version=1
-)
-HEARTBEAT_VALUE: Final = struct(
-    {"ts_ms": primitive("int64", optional=False)},
-    "io.debezium.connector.common.Heartbeat",
-    optional=False,
-    version=1,
-)
-"""Schemas of keys and values of heartbeats."""
 
 
 def opening(schema: Schema) -> bytes:

@@ -3,8 +3,8 @@
 A converter turns one value, in the text form that the server sends with our session settings (datestyle ISO,
 intervalstyle postgres, timezone UTC, bytea_output hex, lc_monetary C, extra_float_digits 1 or more), into JSON, both as
 wire text. Most types follow Debezium 3.x with `decimal.handling.mode=string` and `interval.handling.mode=string`, the
-rest is written down here; what other modes make of some types is in `mode_types.py`. The rules for what is rare but
-legal:
+rest is written down here; what other modes make of some types is in `mode_types.py`, `structured_types.py` and
+`geometric_types.py`. The rules for what is rare but legal:
 
 - float4, float8: the server's shortest digits; whole numbers with `.0` so that a column is of one JSON type; NaN,
   Infinity and -Infinity as JSON strings, as Jackson quotes them; negative zero is `-0.0`. Debezium writes 1e+20 as
@@ -24,7 +24,7 @@ legal:
 - bit, bit varying: of declared length 1 a boolean; else base64 of the bits as a little-endian number without its
   leading zero bytes. bytea: base64.
 - point: `{"x","y","wkb","srid"}`; box, circle, line, lseg, path and polygon are their text (Debezium before 3.7 leaves
-  them out, 3.7.0.Alpha1 gives the text).
+  them out).
 - arrays: JSON arrays, one nesting for each dimension, NULL is null, lower bounds are dropped. A domain is as its base
   type, also inside an array. hstore: an object in a string; vector, halfvec: arrays of numbers; sparsevec:
   `{"dimensions","vector":[[index,value],…]}`; PostGIS's geometry and geography: `{"wkb","srid"}`.
@@ -35,12 +35,10 @@ legal:
 A value that is not of its type's form is a ValueError, which stage 4 turns into a ProtocolError.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import md5
 from itertools import chain
-from struct import pack
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from librt.strings import BytesWriter, read_f64_be, read_i16_be, read_i32_be, read_i64_be
@@ -50,6 +48,7 @@ from cdcd.core.catalog.binary_text import Reader, plain
 from cdcd.core.catalog.logical import LogicalType
 from cdcd.core.catalog.modes import DEFAULTS, Modes, logical_type_under
 from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.catalog.types import GEOMETRIC
 from cdcd.core.catalog.wiretext import EXPONENT, NINE, POINT, ZERO
 from cdcd.core.pauses import pause
 from cdcd.core.records.debezium_json.arrays import Array
@@ -67,9 +66,11 @@ from cdcd.core.records.debezium_json.converter import (
     float_json,
 )
 from cdcd.core.records.debezium_json.extension_types import Geometry, Hstore, SparseVector, Vector
+from cdcd.core.records.debezium_json.geometric_types import GEOMETRIC_CONVERTERS, point_json
 from cdcd.core.records.debezium_json.mode_types import MODE_CONVERTERS
 from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, base64_pieces, base64_pieces_of_hex, gathered
 from cdcd.core.records.debezium_json.strings import QUOTE, quote
+from cdcd.core.records.debezium_json.structured_types import STRUCTURED_CONVERTERS
 from cdcd.core.records.debezium_json.temporal_types import (
     Date,
     IntervalString,
@@ -361,15 +362,8 @@ class Bits(Converter):
 class Point(Converter):
     """Converts point (`(1,2.5)`)."""
 
-    _POINT: ClassVar[re.Pattern[str]] = re.compile(r"\(([^(),]+),([^(),]+)\)")
-
     def json(self, text: str) -> str:
-        match = self._POINT.fullmatch(text)
-        if match is None:
-            raise ValueError(f"{text!r} is not a point")
-        # The format is well-known binary: little-endian, geometry type 1.
-        wkb = base64_json(pack("<BIdd", 1, 1, float(match[1]), float(match[2])))
-        return f'{{"x":{float_json(match[1])},"y":{float_json(match[2])},"wkb":{wkb},"srid":null}}'
+        return point_json(text)
 
     def binary(self, data: bytes) -> str:
         return self.json(binary.point_text(data))
@@ -426,6 +420,7 @@ CONVERTERS: Final[Mapping[str, Callable[[LogicalType], Converter]]] = {
     "enum": _text,
     "float32": _always(Float(4)),
     "float64": _always(Float(8)),
+    **dict.fromkeys(GEOMETRIC, _text),
     "geography": _always(Geometry()),
     "geometry": _always(Geometry()),
     "halfvec": _always(Vector()),
@@ -450,7 +445,9 @@ CONVERTERS: Final[Mapping[str, Callable[[LogicalType], Converter]]] = {
     "uuid": _always(Uuid()),
     "vector": _always(Vector()),
     "xml": _text,
+    **GEOMETRIC_CONVERTERS,
     **MODE_CONVERTERS,
+    **STRUCTURED_CONVERTERS,
 }
 """The converter of each logical type (`catalog/types.py`)."""
 

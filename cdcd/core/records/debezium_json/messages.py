@@ -9,18 +9,14 @@ from cdcd.core.catalog.modes import Modes, under
 from cdcd.core.catalog.types import BYTEA
 from cdcd.core.catalog.wiretext import to_bytes, wire
 from cdcd.core.protocol.messages import LogicalMessage
-from cdcd.core.records.debezium_json.connect_schema import (
-    CLOSING,
+from cdcd.core.records.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, Schema, opening, schema_of
+from cdcd.core.records.debezium_json.converters import Bytea, converter_of
+from cdcd.core.records.debezium_json.event_schemas import (
     HEARTBEAT_KEY,
     HEARTBEAT_VALUE,
     MESSAGE_KEY,
-    WITH_SCHEMA,
-    Schema,
     message_value,
-    opening,
-    schema_of,
 )
-from cdcd.core.records.debezium_json.converters import Bytea, converter_of
 from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, base64_pieces, gathered
 from cdcd.core.records.debezium_json.source_block import SourceBlock, TableSource, TransactionFacts
 from cdcd.core.records.debezium_json.strings import quote

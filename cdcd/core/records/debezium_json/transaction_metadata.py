@@ -18,13 +18,8 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import BytesWriter
 
 from cdcd.core.catalog.wiretext import to_bytes, wire
-from cdcd.core.records.debezium_json.connect_schema import (
-    CLOSING,
-    TRANSACTION_KEY,
-    TRANSACTION_VALUE,
-    WITH_SCHEMA,
-    opening,
-)
+from cdcd.core.records.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, opening
+from cdcd.core.records.debezium_json.event_schemas import TRANSACTION_KEY, TRANSACTION_VALUE
 from cdcd.core.records.debezium_json.source_block import (
     OPS,
     Envelope,

@@ -12,13 +12,9 @@ from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.records.avro.registered import RegisteredSchemas, RegisteredTable
 from cdcd.core.records.avro.source_block import RegisteredTransactionMetadata
 from cdcd.core.records.debezium_json.around import JsonAround, JsonEnvelope
-from cdcd.core.records.debezium_json.connect_schema import (
-    HEARTBEAT_KEY,
-    HEARTBEAT_VALUE,
-    MESSAGE_KEY,
-    Schema,
-)
+from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.encoder import JsonFormat
+from cdcd.core.records.debezium_json.event_schemas import HEARTBEAT_KEY, HEARTBEAT_VALUE, MESSAGE_KEY
 from cdcd.core.records.debezium_json.flat_rows import FlatRows
 from cdcd.core.records.debezium_json.known_tables import KnownTables
 from cdcd.core.records.debezium_json.messages import JsonMessages, message_schema

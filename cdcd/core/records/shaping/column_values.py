@@ -23,6 +23,7 @@ from cdcd.core.catalog.binary_text import Reader
 from cdcd.core.catalog.logical import logical_type
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.temporal import DAY_US, epoch_days, epoch_us
+from cdcd.core.catalog.types import GEOMETRIC
 from cdcd.core.errors import SourceError
 from cdcd.core.protocol.messages import UNCHANGED, Column, Value
 from cdcd.core.records.shaping.evaluation import BOOL, DECIMAL, DOUBLE, INT, STRING, TIMESTAMP, Missing
@@ -46,6 +47,7 @@ KINDS: Final[Mapping[str, str]] = {
     "jsonb": STRING,
     "xml": STRING,
     "ltree": STRING,
+    **dict.fromkeys(GEOMETRIC, STRING),
 }
 """The CEL type of each logical type (`catalog/types.py`)."""
 

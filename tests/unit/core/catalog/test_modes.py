@@ -34,6 +34,15 @@ def test_the_defaults_change_no_type():
         (Modes(time_precision="nanoseconds"), 1082, -1, "date", "date"),
         (Modes(interval="numeric"), 1186, -1, "interval_micros", "int64"),
         (Modes(binary="hex"), 17, -1, "bytes_hex", "bytes_hex"),
+        (Modes(time_precision="structured"), 1184, 3, "timestamptz_struct", "timestamptz_struct"),
+        (
+            Modes(time_precision="structured", interval="numeric"),
+            1186,
+            -1,
+            "interval_struct",
+            "interval_struct",
+        ),
+        (Modes(geometry="structured"), 603, -1, "box_struct", "object"),
     ],
 )
 def test_a_mode_chooses_the_logical_type(modes, oid, modifier, name, form):
@@ -61,6 +70,7 @@ def test_every_value_of_the_configuration_is_known_and_every_type_has_converter_
     names = {
         "decimal": "decimal_handling_mode", "time_precision": "time_precision_mode",
         "interval": "interval_handling_mode", "binary": "binary_handling_mode", "hstore": "hstore_handling_mode",
+        "geometry": "geometry_handling_mode",
     }  # fmt: skip
     found = set()
     for field, key in names.items():
@@ -69,6 +79,6 @@ def test_every_value_of_the_configuration_is_known_and_every_type_has_converter_
             for row in BUILT_IN:
                 for modifier in (-1, 3, NUMERIC_10_2):
                     found.add(logical_type_under(modes, row.oid, modifier, {}).name)
-    assert set(ADDED) - {"hstore_map"} <= found
+    assert set(ADDED) - {"hstore_map", "geometry_struct"} <= found
     assert set(ADDED) <= CONVERTERS.keys()
     assert set(ADDED) <= SCHEMAS.keys()

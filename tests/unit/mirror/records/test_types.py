@@ -67,6 +67,15 @@ def test_a_form_that_spark_cannot_read_is_refused_with_a_hint(form: str):
     assert "decimal_handling_mode" in hint
 
 
+@pytest.mark.parametrize("form", ["date_struct", "interval_struct", "timestamptz_struct[]"])
+def test_a_date_or_time_as_an_object_is_refused_with_a_hint(form: str):
+    with pytest.raises(UnreadableFormError) as refusal:
+        rule_for(form)
+    what, hint = refusal.value.args
+    assert "structured" in what
+    assert "time_precision_mode" in hint
+
+
 def test_a_form_of_a_newer_daemon_is_refused():
     with pytest.raises(ValueError, match="uuid7"):
         rule_for("uuid7")

@@ -129,7 +129,11 @@ def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
         ({"decimal.handling.mode": "double"}, Kind.SAME, {"format.decimal_handling_mode": "double"}),
         ({"decimal.handling.mode": "precise"}, Kind.DIFFERENT, {"format.decimal_handling_mode": "precise"}),
         ({"time.precision.mode": "connect"}, Kind.SAME, {"format.time_precision_mode": "connect"}),
-        ({"time.precision.mode": "structured"}, Kind.DIFFERENT, {}),
+        (
+            {"time.precision.mode": "structured"},
+            Kind.DIFFERENT,
+            {"format.time_precision_mode": "structured"},
+        ),
         ({"interval.handling.mode": "numeric"}, Kind.SAME, {"format.interval_handling_mode": "numeric"}),
         (
             {"binary.handling.mode": "base64-url-safe"},

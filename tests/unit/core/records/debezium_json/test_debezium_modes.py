@@ -36,6 +36,7 @@ MODES = {
         interval=VARIANTS[prefix].get("interval.handling.mode", "string"),
         binary=VARIANTS[prefix].get("binary.handling.mode", "bytes"),
         hstore=VARIANTS[prefix].get("hstore.handling.mode", "json"),
+        geometry="structured",
     )
     for prefix in TYPED
 }
@@ -51,15 +52,15 @@ DIFFERENCES: dict[str, tuple[str, Any]] = {
         "Debezium 3.7 has other numbers for infinite dates and timestamps than 3.5, whose cdcd keeps by default.",
         lambda kind, value, modes: value in INFINITE
         and (
-            (kind == "date" and modes.time_precision not in {"connect", "isostring"})
+            (kind == "date" and modes.time_precision not in {"connect", "isostring", "structured"})
             or (kind.startswith("timestamp") and not kind.startswith("timestamptz")
                 and modes.time_precision.startswith("adaptive"))
         ),
     ),
-    "midnight as text": (
-        "Under `isostring`, Debezium writes 00:00:00Z for 24:00:00, which is the other end of the day.",
+    "midnight as text or object": (
+        "For 24:00:00, Debezium writes 00:00:00Z under `isostring`, the other end of the day, else null.",
         lambda kind, value, modes: kind.startswith("time") and value == "24:00:00"
-        and modes.time_precision == "isostring",
+        and modes.time_precision in {"isostring", "structured"},
     ),
     "the first day of nanoseconds": (
         "Debezium writes null for all of 1677-09-21, of which 64 bits hold what is after 00:12:43.",
@@ -73,6 +74,10 @@ DIFFERENCES: dict[str, tuple[str, Any]] = {
         "Debezium reads them by JDBC: a time loses its microseconds and 24:00, a date infinity and the era.",
         lambda kind, value, modes: kind in {"time[]", "date[]", "timestamp[]"} and value != "{2024-01-31,NULL}"
         and not value.startswith("{2024-01-31 12:34:56.789012"),
+    ),
+    "arrays of boxes": (
+        "Debezium writes null for arrays of geometric types.",
+        lambda kind, value, modes: kind == "box[]",
     ),
     "arrays of several dimensions": (
         "Debezium writes null for each inner array.",
@@ -145,7 +150,7 @@ def test_every_type_has_debeziums_value_and_schema_unless_the_list_says_why_not(
     fields = {each["field"]: each for each in field(captured["value"], "after")["fields"]}
     for number, (kind, _) in enumerate(TYPES):
         name = f"c{number}"
-        if kind in DIFFERENT or kind in LATER:
+        if kind in DIFFERENT and kind not in LATER:
             continue
         of = column(name, kind)
         logical = logical_type_under(MODES[prefix], of.type_oid, of.type_modifier, OWN)

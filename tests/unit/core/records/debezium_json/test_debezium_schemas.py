@@ -11,12 +11,8 @@ from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.protocol.messages import Column, Relation
-from cdcd.core.records.debezium_json.connect_schema import (
-    MESSAGE_KEY,
-    envelope_schema,
-    key_struct,
-    schema_of,
-)
+from cdcd.core.records.debezium_json.connect_schema import envelope_schema, key_struct, schema_of
+from cdcd.core.records.debezium_json.event_schemas import MESSAGE_KEY
 from cdcd.core.records.debezium_json.messages import message_schema
 from tests.debezium.capture import GOLDEN, TYPES
 

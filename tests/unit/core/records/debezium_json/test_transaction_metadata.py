@@ -21,7 +21,7 @@ from cdcd.core.protocol.messages import (
 )
 from cdcd.core.protocol.writer import write_message
 from cdcd.core.records.available import record_stream
-from cdcd.core.records.debezium_json.connect_schema import TRANSACTION_KEY, TRANSACTION_VALUE
+from cdcd.core.records.debezium_json.event_schemas import TRANSACTION_KEY, TRANSACTION_VALUE
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.stream import RecordStream

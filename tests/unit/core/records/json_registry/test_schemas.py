@@ -7,16 +7,12 @@ import pytest
 
 from cdcd.core.catalog.logical import LogicalType
 from cdcd.core.records.avro.schemas import is_string_map
-from cdcd.core.records.debezium_json.connect_schema import (
+from cdcd.core.records.debezium_json.connect_schema import SCHEMAS, Schema, primitive, schema_of, struct
+from cdcd.core.records.debezium_json.event_schemas import (
     HEARTBEAT_VALUE,
     MESSAGE_KEY,
-    SCHEMAS,
     TRANSACTION_VALUE,
-    Schema,
     message_value,
-    primitive,
-    schema_of,
-    struct,
 )
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.json_registry.schemas import JsonForm, json_schema
