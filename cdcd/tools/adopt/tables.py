@@ -10,7 +10,7 @@ else the tables are named one by one.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -159,15 +159,23 @@ def _translated(lists: Lists) -> tuple[str, ...] | None:
         tables = tuple([f"(?:{each})\\..*" for each in schemas or ()])
     found: dict[str, None] = {}
     for each in tables:
-        sequences = alternatives_of(each)
-        if sequences is None or len(sequences) > PATTERNS_MAX:
+        patterns = patterns_of(each)
+        if patterns is None:
             return None
-        for sequence in sequences:
-            pattern = pattern_of(sequence)
-            if pattern is None:
-                return None
-            found[pattern] = None
+        found |= dict.fromkeys(_within(schemas or (), patterns))
     return tuple(found) if 0 < len(found) <= PATTERNS_MAX else None
+
+
+def _within(schemas: Sequence[str], patterns: Iterable[str]) -> Iterator[str]:
+    """The patterns with names of schemas in place of a wildcard, if the list of schemas consists of names."""
+    is_named = schemas and all(re.fullmatch(r"\w+", each, re.ASCII) for each in schemas)
+    for pattern in patterns:
+        parsed = parse_pattern(pattern)
+        matched = [each for each in schemas if is_named and parsed.schema.fullmatch(each)]
+        if parsed.has_wild_schema and matched:
+            yield from (f"{each}.{pattern.partition('.')[2]}" for each in matched)
+        else:
+            yield pattern
 
 
 def patterns_of(expression: str) -> tuple[str, ...] | None:
@@ -175,9 +183,14 @@ def patterns_of(expression: str) -> tuple[str, ...] | None:
     sequences = alternatives_of(expression)
     if sequences is None or len(sequences) > PATTERNS_MAX:
         return None
-    found = [pattern_of(sequence) for sequence in sequences]
-    patterns = tuple([pattern for pattern in found if pattern is not None])
-    return patterns if patterns and len(patterns) == len(found) else None
+    found: dict[str, None] = {}
+    for sequence in sequences:
+        pattern = pattern_of(sequence)
+        patterns = patterns_of_names(sequence, 2) if pattern is None else [pattern]
+        if not patterns:
+            return None
+        found |= dict.fromkeys(patterns)
+    return tuple(found) if 0 < len(found) <= PATTERNS_MAX else None
 
 
 Item = tuple[str, bool]

@@ -38,6 +38,9 @@ def listed(**lists: str):
         ("public.[a-z]+", None),
         (r"public\.orders_\d+", None),
         ("(public|sales)+.orders", None),
+        # Without a point, the names may part anywhere.
+        ("public.*", ("public*.*",)),
+        (".*", ("*.*",)),
     ],
 )
 def test_an_expression_without_the_database(expression: str, patterns: tuple[str, ...] | None) -> None:
@@ -55,13 +58,14 @@ def test_an_expression_without_the_database(expression: str, patterns: tuple[str
         ({"table_include_list": "sales.a.b"}, ("sales.a?b",), True),
         ({"table_include_list": r"public\.orders_\d+"}, ("public.orders_2026",), False),
         ({"schema_include_list": "public"}, ("public.*",), True),
+        ({"schema_include_list": "public", "table_include_list": "public.*"}, ("public.*",), True),
         ({"table_exclude_list": r"public\..*"}, ("sales.orders", 'sales."a.b"', "Sales.orders"), False),
         (
             {"schema_exclude_list": "sales"},
             ("public.orders", "public.orders_2026", "public.customers"),
             False,
         ),
-        ({"schema_include_list": "public", "table_include_list": r".*\.orders"}, ("public.orders",), False),
+        ({"schema_include_list": "public", "table_include_list": r".*\.orders"}, ("public.orders",), True),
         # An include list is taken before an exclude list.
         ({"table_include_list": r"public\.orders", "table_exclude_list": ".*"}, ("public.orders",), True),
     ],
