@@ -31,6 +31,7 @@ from cdcd.tools.adopt.reach import (
     reached,
 )
 from cdcd.tools.adopt.references import References, has_placeholder
+from cdcd.tools.adopt.tables import Table, pattern_of_table
 
 _SCHEMA: Final = "\ue000"
 _TABLE: Final = "\ue001"
@@ -57,6 +58,7 @@ class TopicCourse:
         template: what it makes of any schema and table; None: that depends on their names.
         rules: the same transforms as rules of `topics.rename`; None: a predicate selects records for one of them, or
             comparing names with an expression could take long.
+        listed: the captured tables if the connector's list names each of them; None: it does not.
     """
 
     prefix: str
@@ -64,6 +66,7 @@ class TopicCourse:
     stages: tuple[tuple[Accepts, Router], ...] = ()
     template: str | None = routing.DEFAULT
     rules: tuple[Mapping[str, str], ...] | None = ()
+    listed: tuple[Table, ...] | None = None
 
     def routed(self, router: Router, accepts: Accepts, *, is_everywhere: bool) -> "TopicCourse":
         """The topics after one more transform."""
@@ -85,6 +88,11 @@ class TopicCourse:
         return self.final(own_topic(self.prefix)(schema, table))
 
     @property
+    def tables(self) -> tuple[Table, ...] | None:
+        """Schema and name of each captured table; None: the database was not asked, and no list names the tables."""
+        return self.listed if self.known is None else tuple([(each.schema, each.name) for each in self.known])
+
+    @property
     def keys(self) -> Mapping[str, object]:
         """The keys of cdcd's configuration that name the topics of tables; {}: they are those of the default.
 
@@ -94,24 +102,21 @@ class TopicCourse:
         """
         if self.template is not None:
             return self._by_template(self.template)
-        if self.known is None:
+        if self.tables is None:
             raise UndecidedError(
                 "The topics depend on the names of the tables, and the database was not asked."
             )
         changed = {
-            each: topic
-            for each in self.known
-            if (topic := self.topic_of(each.schema, each.name))
-            != own_topic(self.prefix)(each.schema, each.name)
+            table: topic
+            for table in self.tables
+            if (topic := self.topic_of(*table)) != own_topic(self.prefix)(*table)
         }
-        self._refuse_collisions(
-            TopicNames(self.prefix, {(each.schema, each.name): topic for each, topic in changed.items()})
-        )
+        self._refuse_collisions(TopicNames(self.prefix, changed))
         if not changed:
             return {}
         if self.rules is not None:
             return {"topics.rename": list(self.rules)}
-        return {"topics.names": {each.pattern: topic for each, topic in changed.items()}}
+        return {"topics.names": {pattern_of_table(*table): topic for table, topic in changed.items()}}
 
     @property
     def is_of_today(self) -> bool:
@@ -121,7 +126,7 @@ class TopicCourse:
     def _by_template(self, template: str) -> Mapping[str, object]:
         if template == routing.DEFAULT:
             return {}
-        if self.known is None and not {"{schema}", "{table}"} <= set(re.findall(r"\{\w+\}", template)):
+        if self.tables is None and not {"{schema}", "{table}"} <= set(re.findall(r"\{\w+\}", template)):
             raise UndecidedError(
                 f"Several tables may have one topic ({template}), and the database was not asked."
             )
@@ -129,8 +134,7 @@ class TopicCourse:
         return {"topics.name": template}
 
     def _refuse_collisions(self, names: TopicNames) -> None:
-        tables: list[KnownTable] = list(self.known or ())
-        found: list[CdcdError] = list(collisions([(each.schema, each.name) for each in tables], names))
+        found: list[CdcdError] = list(collisions(self.tables or (), names))
         if found:
             raise UnnamedError(
                 f"{found[0].message} A topic of cdcd's has the rows of one table. Let the consumers read several "

@@ -15,7 +15,7 @@ from typing import Final
 from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.catalog.renaming import compiled
 from cdcd.core.catalog.routing import unchecked_topic
-from cdcd.tools.adopt.tables import MANY, ONE, Item, alternatives_of, patterns_of_names, quoted
+from cdcd.tools.adopt.tables import MANY, ONE, Item, alternatives_of, pattern_of_table, patterns_of_names
 
 ALL: Final = "*.*"
 """The pattern of all tables."""
@@ -46,7 +46,7 @@ class KnownTable:
     @property
     def pattern(self) -> str:
         """The pattern that matches this table alone."""
-        return f"{quoted(self.schema)}.{quoted(self.name)}"
+        return pattern_of_table(self.schema, self.name)
 
 
 Known = tuple[KnownTable, ...] | None

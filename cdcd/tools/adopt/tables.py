@@ -107,6 +107,19 @@ class Choice:
     excluded: tuple[str, ...] = ()
 
 
+def named_tables(lists: Lists) -> tuple[Table, ...] | None:
+    """The captured tables, if the list of tables consists of names; None: an expression decides.
+
+    An unescaped point counts as a point, as in the names of tables that people write.
+    """
+    named = lists.expressions.get("table.include.list", ())
+    found = [re.fullmatch(r"(\w+)\\?\.(\w+)", each, re.ASCII) for each in named]
+    tables = [(match[1], match[2]) for match in found if match is not None]
+    if not tables or len(tables) < len(found) or lists.unreadable:
+        return None
+    return tuple([table for table in tables if lists.captures(*table)])
+
+
 def choose(lists: Lists, tables: Sequence[Table] | None) -> Choice:
     """The patterns for what the lists capture.
 
@@ -123,7 +136,7 @@ def choose(lists: Lists, tables: Sequence[Table] | None) -> Choice:
         patterns = [parse_pattern(each) for each in translated]
         if captured == [table for table in tables if any(each.matches(*table) for each in patterns)]:
             return Choice(translated, is_exact=True, is_checked=True)
-    named = tuple([f"{quoted(schema)}.{quoted(table)}" for schema, table in captured])
+    named = tuple([pattern_of_table(*table) for table in captured])
     return Choice(named or None, is_exact=False, is_checked=True)
 
 
@@ -267,6 +280,11 @@ def _part(items: Sequence[Item]) -> str:
         plain = "".join(character for character, is_wild in items if not is_wild)
         return "" if re.search(r'[*?".]', plain) else name
     return quoted(name) if name else ""
+
+
+def pattern_of_table(schema: str, table: str) -> str:
+    """The pattern that matches this table alone."""
+    return f"{quoted(schema)}.{quoted(table)}"
 
 
 def quoted(name: str) -> str:

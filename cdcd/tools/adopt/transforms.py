@@ -24,6 +24,7 @@ from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, OpenError, Refuse
 from cdcd.tools.adopt.options import TRANSFORMS
 from cdcd.tools.adopt.reach import Known, Reach, UndecidedError
 from cdcd.tools.adopt.references import References
+from cdcd.tools.adopt.tables import named_tables, read_lists
 from cdcd.tools.adopt.transforms_fields import (
     FLATTENING,
     NOWHERE,
@@ -261,9 +262,8 @@ def judge_transforms(
     """
     transforms = read(options)
     prefix = options.get("topic.prefix", options.get("database.server.name", "")).strip()
-    course = Course(
-        options, transforms, TopicCourse(prefix, known), known, references, _has_schemas(options), existing
-    )
+    topics = TopicCourse(prefix, known, listed=named_tables(read_lists(options)))
+    course = Course(options, transforms, topics, known, references, _has_schemas(options), existing)
     found: dict[str, Verdict] = {}
     flattening = ""
     for each in transforms:

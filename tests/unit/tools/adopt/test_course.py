@@ -2,11 +2,13 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
 from cdcd.core.catalog.renaming import Router, compiled
-from cdcd.tools.adopt.course import TopicCourse
+from cdcd.tools.adopt.course import TopicCourse, UnnamedError
+from cdcd.tools.adopt.reach import UndecidedError
 
 NAMES = ["".join(letters) for length in (1, 2, 3) for letters in itertools.product("ab", repeat=length)]
 PARTS = ("a", "b", r"\.", ".", "(.*)", ".+", "([^.]+)", "[^.]*", r"(?:[^\.]*)", r"(a\.)")
@@ -68,3 +70,17 @@ def test_behind_a_router_or_a_predicate_there_is_no_template() -> None:
         once.routed(router, lambda topic: topic.endswith("-x"), is_everywhere=False).final("shop.a.b")
         == "shop.a.b-x-x"
     )
+
+
+def test_a_list_of_names_stands_for_tables_that_the_database_was_not_asked_for() -> None:
+    router = Router(compiled(r"([^.]+)\.([^.]+)\.([^.]+)"), "cdc.$3")
+    course = TopicCourse("shop", None).routed(router, lambda _topic: True, is_everywhere=True)
+    with pytest.raises(UndecidedError):
+        _ = course.keys
+    assert replace(course, listed=(("public", "a"), ("public", "b"))).keys == {"topics.name": "cdc.{table}"}
+    with pytest.raises(UnnamedError):
+        _ = replace(course, listed=(("public", "a"), ("sales", "a"))).keys
+    half = TopicCourse("shop", None, listed=(("public", "a"),)).routed(
+        Router(compiled(r"shop\.public\.a+"), "first"), lambda _topic: True, is_everywhere=False
+    )
+    assert half.keys == {"topics.names": {"public.a": "first"}}

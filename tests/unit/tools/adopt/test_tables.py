@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.core.catalog.patterns import parse_pattern
-from cdcd.tools.adopt.tables import choose, read_lists
+from cdcd.tools.adopt.tables import choose, named_tables, read_lists
 
 TABLES = [
     ("public", "orders"),
@@ -104,3 +104,22 @@ def test_what_is_chosen_is_what_debezium_captures(tables: list[tuple[str, str]],
     patterns = [parse_pattern(pattern) for pattern in found.patterns]
     chosen = {table for table in tables if any(pattern.matches(*table) for pattern in patterns)}
     assert chosen == {table for table in tables if lists.captures(*table)}
+
+
+@pytest.mark.parametrize(
+    ("lists", "tables"),
+    [
+        ({"table_include_list": r"public.a, public\.b_2"}, (("public", "a"), ("public", "b_2"))),
+        (
+            {"schema_include_list": "public", "table_include_list": "public.a,sales.b"},
+            (("public", "a"),),
+        ),
+        ({"table_include_list": "public.a,public.b.*"}, None),
+        ({"schema_include_list": "public"}, None),
+        ({"table_exclude_list": "public.a"}, None),
+    ],
+)
+def test_a_list_that_consists_of_names_names_the_captured_tables(
+    lists: dict[str, str], tables: tuple[tuple[str, str], ...] | None
+) -> None:
+    assert named_tables(listed(**lists)) == tables
