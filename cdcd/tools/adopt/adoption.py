@@ -170,7 +170,7 @@ def adopt(
     references = References()
     findings = judge(options, references)
     lists = read_lists(options)
-    prefix = options.get("topic.prefix", options.get("database.server.name", "")).strip()
+    prefix = options.get("topic.prefix", "").strip()
     is_unnamed = "name" not in extra and not options.get("name", "").strip()
     if is_unnamed:
         findings = with_name(findings, prefix)

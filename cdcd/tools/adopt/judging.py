@@ -306,6 +306,7 @@ def with_worker(options: Mapping[str, str], worker: Mapping[str, str]) -> dict[s
 
 
 _FORMER_NAMES: Final = {
+    "database.server.name": "topic.prefix",
     "table.whitelist": "table.include.list",
     "table.blacklist": "table.exclude.list",
     "schema.whitelist": "schema.include.list",

@@ -261,7 +261,7 @@ def judge_transforms(
         existing: the topics that are there; empty if Kafka was not asked.
     """
     transforms = read(options)
-    prefix = options.get("topic.prefix", options.get("database.server.name", "")).strip()
+    prefix = options.get("topic.prefix", "").strip()
     topics = TopicCourse(prefix, known, listed=named_tables(read_lists(options)))
     course = Course(options, transforms, topics, known, references, _has_schemas(options), existing)
     found: dict[str, Verdict] = {}

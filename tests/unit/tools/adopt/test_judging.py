@@ -781,10 +781,17 @@ def test_former_names_count_for_a_connector_without_a_topic_prefix() -> None:
     assert with_present_names({**given, "database.server.name": "shop"}) == {
         **given,
         "database.server.name": "shop",
+        "topic.prefix": "shop",
         "table.include.list": "public.orders",
         "unavailable.value.placeholder": "x",
     }
-    assert with_present_names({**given, "topic.prefix": "shop"}) == {**given, "topic.prefix": "shop"}
+    # Tutorials leave database.server.name in place, and Debezium 2.0 and later do not read it.
+    for beside in ({}, {"database.server.name": "other"}):
+        options = {**given, **beside, "topic.prefix": "shop"}
+        assert with_present_names(options) == options
+        judged = {finding.name: finding for finding in judge(options, References())}
+        assert judged["topic.prefix"].verdict.keys == {"topics.prefix": "shop"}
+        assert all(judged[name].verdict.kind is Kind.IRRELEVANT for name in beside)
     both = {"table.whitelist": "public.a", "table.include.list": "public.b"}
     assert with_present_names(both) == both
 
