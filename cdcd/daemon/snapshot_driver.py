@@ -101,6 +101,8 @@ class SnapshotDriver:
         make_comparer: MakeComparer | None = None,
     ) -> None:
         self._partitions = partitions
+        self._newest_before: int | None = None
+        """See `Published.newest_before`; None: the published tables were not listed yet."""
         self._make_comparer = make_comparer
         self._comparer: Comparer | None = None
         self._config = config
@@ -152,6 +154,9 @@ class SnapshotDriver:
 
     async def published(self) -> dict[int, str]:
         """Return the published tables as `schema.table`, by oid."""
+        if self._newest_before is None:
+            members = await self._catalog.members()
+            self._newest_before = max(members.values(), default=0)
         return await self._catalog.published()
 
     async def left_out(self, published: Collection[int]) -> list[str]:
@@ -371,7 +376,16 @@ class SnapshotDriver:
         after = await catalog.position()
         new = {oid: name for oid, name in tables.items() if oid not in question.known}
         estimates = await catalog.estimates(new) if new else {}
-        return Published(tables, after, estimates, labels, members, dropped, self._partitions.remembered)
+        return Published(
+            tables,
+            after,
+            estimates,
+            labels,
+            members,
+            dropped,
+            self._partitions.remembered,
+            self._newest_before or 0,
+        )
 
     async def _know_types(self, oids: set[int]) -> None:
         missing = [oid for oid in oids if not is_lasting(oid, self._types)]

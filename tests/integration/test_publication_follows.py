@@ -1,12 +1,16 @@
 """`postgres.publication_changes`: the publication of a running pipeline follows the configuration."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from cdcd.config.loading import load_config
+from cdcd.tools.operations.sides import peek
+from deploy.demo.fold import await_flushed, compare
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from deploy.local.cache import REPOSITORY
@@ -110,6 +114,44 @@ def test_a_new_table_is_published_and_read_and_one_that_no_longer_matches_leaves
     # AND changes of the new table stream
     app.execute("""INSERT INTO app."Odd ""Name" VALUES (8)""")
     process.await_metric("cdcd_events_total", lambda value: value == 1, "c", 'app.Odd "Name')
+    assert process.stop() == 0
+
+
+def newest_member(process: Daemon) -> int:
+    checkpoint = peek(load_config(process.config_path, os.environ))
+    return 0 if checkpoint is None or checkpoint.snapshot is None else checkpoint.snapshot.newest_member
+
+
+@pytest.mark.parametrize("when", ["at once", "stopped"])
+def test_a_table_that_was_taken_out_of_the_publication_for_a_moment_is_read_again(
+    app: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, when: str
+):
+    # GIVEN a table whose rows were delivered
+    publication, user = f"cdcd_{unique}", owner(unique)
+    app.execute("INSERT INTO app.first VALUES (2), (3)")
+    process = daemon(settings(unique, app.dsn(user=user), broker))
+    process.await_event("table.read", table="app.first", rows=3)
+    process.await_streaming()
+
+    # WHEN somebody takes it out of the publication, and it comes back within seconds, or while cdcd is stopped
+    if when == "stopped":
+        until(lambda: newest_member(process) or None, "the publication's entries in the checkpoint")
+        process.kill()
+    app.execute(f'ALTER PUBLICATION "{publication}" DROP TABLE app.first')
+    app.execute("DELETE FROM app.first WHERE id = 1; INSERT INTO app.first VALUES (4)")
+    after = process.mark()
+    if when == "stopped":
+        app.execute(f'ALTER PUBLICATION "{publication}" ADD TABLE app.first')
+        process.start()
+    else:
+        process.await_event("publication.changed", added=["app.first"])
+
+    # THEN its former rows end, and it is read
+    process.await_event("table.added", after=after, table="app.first", read=True)
+    process.await_event("table.read", after=after, table="app.first", rows=3)
+    await_flushed(app.dsn(), publication)
+    report = compare(app.dsn(), broker.bootstrap_servers, unique, rows_before=True, tables=["app.first"])
+    assert report.equal, str(report)
     assert process.stop() == 0
 
 

@@ -158,8 +158,9 @@ class HttpConfig(ListenConfig):
     )
     token: Token | None = Field(
         None,
-        description="Allows actions by HTTP (POST /v1/snapshots, /v1/pause, /v1/resume) for requests with this text "
-        "as a bearer token. At least 16 characters. null: actions are off.",
+        description="Allows actions by HTTP (POST /v1/snapshots, /v1/pause, /v1/resume, /v1/tables/stop, "
+        "/v1/tables/resume) for requests with this text as a bearer token. At least 16 characters. null: actions are "
+        "off.",
     )
     token_file: FilePath | None = Field(
         None,

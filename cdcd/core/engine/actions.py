@@ -287,6 +287,7 @@ class Published:
         dropped: the oids of `ListPublished.bound` that PostgreSQL no longer has.
         partitions: the partitions of tables that are published as a whole, as the checkpoint remembers them
             (`core/catalog/partitions.py`); None: they were not read yet.
+        newest_before: the highest of `members` before the session began; 0: there were none.
     """
 
     tables: Mapping[int, str]
@@ -296,6 +297,7 @@ class Published:
     members: Mapping[int, int] = field(default_factory=dict)
     dropped: tuple[int, ...] = ()
     partitions: str | None = None
+    newest_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,8 @@ class PublishedTables:
         """Those of them that are described under that name."""
         self._gone: dict[int, int] = {}
         """Tables that were listed no more, and from which position on."""
+        self._is_first = True
+        """True until the published tables are listed for the first time in the session."""
         self._members: dict[int, int] = {}
         """By oid, the entries of the publication that were listed last."""
         self._rejoined: dict[int, int] = {}
@@ -108,11 +110,17 @@ class PublishedTables:
             return False
         incremental = self._incremental
         incremental.read_anew(oid, name, RESUMED)
-        if self._ends_rows and self._seen.owns_any(oid):
-            self._ended.discard(oid)
-            progress = incremental.progress
-            incremental.tasks.replace(replace(progress, outdated=Oids([*progress.outdated.oids, oid])))
+        if self._seen.owns_any(oid):
+            self._end_rows_of([oid])
         return True
+
+    def _end_rows_of(self, oids: Collection[int]) -> None:
+        """A truncate record ends the former rows of these tables before they are read."""
+        if self._ends_rows and oids:
+            self._ended.difference_update(oids)
+            progress = self._incremental.progress
+            outdated = Oids([*progress.outdated.oids, *oids])
+            self._incremental.tasks.replace(replace(progress, outdated=outdated))
 
     def vacate(self, oid: int) -> None:
         """A table that was set aside has left the publication: its topic lacks changes, whoever has the name next."""
@@ -260,12 +268,25 @@ class PublishedTables:
         return found
 
     def _note_members(self, answer: Published) -> None:
-        """What was changed while a table was not in the publication is in no topic, however short the time was."""
+        """What was changed while a table was not in the publication is in no topic, however short the time was.
+
+        A new entry has a higher number than all entries before. So the checkpoint needs only the highest one to tell
+        what happened before the session's first list.
+        """
         seen = self._seen
+        progress = self._incremental.progress
+        newest = progress.newest_member or answer.newest_before
         for oid, member in answer.members.items():
             is_known = oid not in seen.unlisted and seen.owns(oid, answer.tables.get(oid, ""))
-            if self._members.get(oid, member) != member and is_known:
+            before = self._members.get(oid)
+            is_new = self._is_first and 0 < newest < member if before is None else before != member
+            if is_new and is_known:
                 self._rejoined[oid] = answer.after
+        self._is_first = False
+        newest = max(answer.members.values(), default=newest)
+        if newest > progress.newest_member and not self._rejoined:
+            # Tables that have joined again are in the checkpoint first, as tables that left.
+            self._incremental.tasks.replace(replace(progress, newest_member=newest))
         self._members = {
             oid: member
             for oid, member in {**self._members, **answer.members}.items()
@@ -321,7 +342,8 @@ class PublishedTables:
         self.settle(oid, self._seen.names[oid])
 
     def _add(self, added: Mapping[int, str], estimates: Mapping[int, int]) -> None:
-        """They have names that no table had: they are new in the publication, or were renamed."""
+        """They have names that no table had: they are new in the publication, were renamed, or are back in it."""
+        back = [oid for oid in added if oid in self._seen.gone]
         for oid, name in added.items():
             for owners in (self._seen, self._delivered):
                 owners.take(oid, name)
@@ -329,6 +351,8 @@ class PublishedTables:
         self._write_down()
         read = {oid: name for oid, name in added.items() if self._reads_added and not self._excluded(name)}
         self._incremental.tasks.await_added(read)
+        # Rows may have been deleted while the table was not published.
+        self._end_rows_of([oid for oid in back if oid in read])
         for oid, name in added.items():
             command = "" if oid in read else read_table(name)
             rows = estimates.get(oid, 0)

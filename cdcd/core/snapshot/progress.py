@@ -74,6 +74,9 @@ class Progress:
         labels: a checksum of the labels of all enums, of which every published table is described; 0: there are none.
         partitions: the partitions of tables that are published as a whole, as they were read last
             (`core/catalog/partitions.py`); "": they were never read, or there are none.
+        newest_member: the highest number of an entry of the publication (pg_publication_rel.oid) that was listed. A
+            known table with a higher one was taken out of the publication and added again since then. 0: none was
+            listed.
     """
 
     method: str = INCREMENTAL
@@ -89,6 +92,7 @@ class Progress:
     gap: int = 0
     labels: int = 0
     partitions: str = ""
+    newest_member: int = 0
     waiting: Oids = _NOTHING
     begun: int = 0
     added: Oids = _NOTHING
@@ -359,6 +363,8 @@ class Progress:
             fields["gap"] = self.gap
         if self.labels:
             fields["labels"] = self.labels
+        if self.newest_member:
+            fields["member"] = self.newest_member
         if self.partitions:
             fields["partitions"] = self.partitions
         fields = {name: value for name, value in fields.items() if value}
@@ -403,6 +409,7 @@ class Progress:
             healing=_oids_from(fields.get("healing", ""), None),
             gap=bounded_json.count(fields.get("gap", 0)),
             labels=bounded_json.whole(fields.get("labels", 0)),
+            newest_member=bounded_json.count(fields.get("member", 0)),
             partitions=_partitions_from(bounded_json.text(fields.get("partitions", ""))),
             waiting=_oids_from(waiting, known if within else None),
             begun=bounded_json.count(begun),

@@ -261,6 +261,7 @@ def adopted(
             unlisted=Oids(()),
             labels=0,
             partitions="",
+            newest_member=0,
         )
     return replace(
         checkpoint,

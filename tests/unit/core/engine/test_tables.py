@@ -177,6 +177,33 @@ def test_one_that_was_listed_as_gone_is_added_once():
     assert daemon.to_read == [(2, "public.b", ADDED)]
 
 
+def test_so_is_one_that_left_it_and_came_back_while_nothing_ran():
+    published = {1: "public.a", 2: "public.b"}
+    former = Daemon()
+    former.tables.listed(Published(published, 0, {}, members={1: 100, 2: 101}))
+    daemon = Daemon(published, progress=former.incremental.progress)
+    daemon.tables.listed(Published(published, 500, {}, members={1: 100, 2: 102}))
+    # A session that ends before the stream has got there leaves it to the next one.
+    assert daemon.incremental.progress.newest_member == 101
+    daemon = Daemon(published, progress=daemon.incremental.progress)
+    daemon.tables.listed(Published(published, 500, {}, members={1: 100, 2: 102}))
+    daemon.due(500)
+    for _ in range(2):
+        daemon.tables.listed(Published(published, 600, {}, members={1: 100, 2: 102}))
+        daemon.due(600)
+    assert daemon.to_read == [(2, "public.b", ADDED)]
+    assert daemon.incremental.progress.newest_member == 102
+
+
+def test_so_is_one_that_left_it_and_came_back_before_the_first_list_of_a_pipeline():
+    daemon = Daemon()
+    published = {1: "public.a", 2: "public.b"}
+    for _ in range(2):
+        daemon.tables.listed(Published(published, 500, {}, members={1: 100, 2: 102}, newest_before=101))
+        daemon.due(500)
+    assert daemon.to_read == [(2, "public.b", ADDED)]
+
+
 def test_one_that_was_set_aside_and_left_is_read_once_when_it_is_back():
     daemon = Daemon()
     published = {1: "public.a", 2: "public.b"}
