@@ -64,6 +64,7 @@ class AsideSeen:
         self._intervals.setdefault(oid, []).append(Interval(since))
 
     def returned(self, oid: int, name: str, until: int) -> None:
+        """The table is not set aside any more. One that left the publication is read when it is back."""
         self.ends.add(f"{TOPIC_PREFIX}.{name}")
         for each in self._intervals.get(oid, ()):
             if each.until is None:

@@ -10,7 +10,7 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import PositionError, WithheldError
 from cdcd.core.facts import Fact
 from cdcd.core.facts.start import GapAccepted
-from cdcd.core.facts.tables import TableResumed, TableSetAside
+from cdcd.core.facts.tables import TableLeft, TableResumed, TableSetAside
 from cdcd.core.protocol.lsn import Lsn
 from tests.sim.aside import AsideSeen
 from tests.sim.broker import Broker
@@ -138,7 +138,7 @@ class World:
             if isinstance(fact, TableSetAside):
                 self.oracle.aside.set_aside(fact.oid, Lsn.parse(fact.lsn))
                 self._kill_in_fault()
-            elif isinstance(fact, TableResumed):
+            elif isinstance(fact, TableResumed | TableLeft):
                 self.oracle.aside.returned(fact.oid, fact.table, Lsn.parse(fact.lsn))
         if isinstance(fact, GapAccepted):
             self.gaps += 1
