@@ -374,6 +374,23 @@ class Config(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _keys_have_a_form(self) -> "Config":
+        if self.key.forms and self.format.key == "protobuf":
+            raise ValueError("key.forms needs another format.key than protobuf, whose keys are messages")
+        bare = [pattern for pattern, form in self.key.forms.items() if form.bare]
+        if bare and self.format.key in _REGISTERED and self.registry.subjects != "topic":
+            raise ValueError(
+                f"key.forms: {bare[0]}: bare needs registry.subjects: topic, because the schema of a bare key has no "
+                "name of its own"
+            )
+        if self.format.key == "text" and not bare:
+            raise ValueError(
+                "format.key: text needs key.forms with bare: true, because only bare keys are texts; choose "
+                "format.key: json"
+            )
+        return self
+
     @property
     def needs_registry(self) -> bool:
         """Whether the schemas of values, and maybe of keys, are in a schema registry."""

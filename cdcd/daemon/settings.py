@@ -217,6 +217,7 @@ def encoder_settings(
         heartbeat_topic=config.heartbeat_topic,
         subjects=config.registry.subjects,
         key_rules=config.key.rules,
+        key_forms=config.key.form_rules,
         partition_rules=config.partitioner.rules,
         field_rules=config.fields.rules,
         routes=config.routes.topics,

@@ -250,7 +250,8 @@ _TABLE: Final = (
     Code(
         "key.columns",
         "PostgreSQL",
-        "Whether the keys of `key.columns` are possible: the columns exist, and PostgreSQL sends their former values.",
+        "Whether the keys of `key.columns` are possible: the columns exist, and PostgreSQL sends their former values. "
+        "Whether keys can have the form of `key.forms`.",
         (2,),
     ),
     Code(
@@ -259,7 +260,7 @@ _TABLE: Final = (
         "A partition does not send the former values that the key of its partitioned table needs.",
         (2,),
     ),
-    Code("key.unmatched", "PostgreSQL", "A pattern of `key.columns` matches no published table."),
+    Code("key.unmatched", "PostgreSQL", "A pattern of `key.columns` or `key.forms` matches no published table."),
     Code("key.repeats", "PostgreSQL", "Several rows of a table may have the same key (`key.columns`)."),
     Code(
         "partitioner.columns",

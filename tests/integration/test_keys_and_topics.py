@@ -256,6 +256,51 @@ def test_a_chosen_key_is_that_of_snapshot_stream_and_requests_and_moves_rows(
 
 
 @pytest.mark.postgres(only=18)
+def test_bare_keys_are_those_of_snapshot_and_stream_and_a_table_that_cannot_have_one_is_set_aside(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN tables with a text as their key, without a key, and with two columns in their key
+    database.execute("CREATE TABLE person (mail text PRIMARY KEY, note text)")
+    database.execute("CREATE TABLE loose (id int)")
+    database.execute("CREATE TABLE line (sale int, number int, PRIMARY KEY (sale, number))")
+    database.execute("INSERT INTO person VALUES ('a', 'x')")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            key={"forms": {"public.*": {"bare": True}}},
+            format={"key": "text"},
+            tables={"on_error": "set_aside"},
+            snapshot={"mode": "initial"},
+        )
+    )
+    process.await_streaming()
+
+    # WHEN rows of all of them change
+    database.execute("UPDATE person SET mail = 'b'")
+    database.execute("INSERT INTO line VALUES (1, 1)")
+    database.execute("INSERT INTO loose VALUES (1)")
+
+    # THEN keys are bare, and the one table that cannot have a bare key is set aside by name
+    found = read(broker, unique, 4)
+    assert [(key, envelope["op"]) for _, key, envelope in found if key] == [
+        (b"a", "r"),
+        (b"a", "d"),
+        (b"b", "c"),
+    ]
+    assert [key for topic, key, _ in found if topic.endswith("loose")] == [None]
+    aside = process.await_event("table.aside", table="public.line")
+    assert "the key of public.line has 2 columns: sale, number" in aside["error"]
+
+    # AND check names the table, and verify says which tables it leaves out
+    checked = run_cdcd("check", "--config", str(process.config_path), environment={**os.environ})
+    assert "the key of public.line has 2 columns" in checked.stdout, checked.stdout
+    verified = run_cdcd("verify", "--config", str(process.config_path), environment={**os.environ})
+    assert "keys have a form (key.forms) that cdcd verify does not read" in verified.stdout, verified.stderr
+
+
+@pytest.mark.postgres(only=18)
 def test_a_table_that_comes_back_from_a_name_that_is_left_out_is_read_anew(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ) -> None:

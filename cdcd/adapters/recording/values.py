@@ -17,7 +17,7 @@ from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
 from cdcd.core.catalog.routing import RoutedTopics
-from cdcd.core.catalog.table_rules import KeyRule, PartitionRule
+from cdcd.core.catalog.table_rules import KeyFormRule, KeyRule, PartitionRule
 from cdcd.core.engine import actions
 from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.settings import (
@@ -50,7 +50,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         EngineSettings, BatchSettings, SnapshotSettings, HeartbeatSettings, ContextSettings,
         EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
         TypeDescription, Outbox, OutboxTable, Flattening, AddedField, CloudEvents, TableFilter, CelLiteral,
-        CelColumn, CelList, CelCall, TableSelection, KeyRule, PartitionRule,
+        CelColumn, CelList, CelCall, TableSelection, KeyRule, KeyFormRule, PartitionRule,
         FieldRule, RoutedTopics, Route, TableRoutes,
     )
 }  # fmt: skip

@@ -16,16 +16,17 @@ _HEX: Final = "hex:"
 class FormatConfig(Section):
     """Format of keys and values of records. A mode has the name and the values of Debezium's option."""
 
-    key: Literal["json", "json_schema", "json_registry", "avro", "protobuf"] = Field(
+    key: Literal["json", "json_schema", "json_registry", "avro", "protobuf", "text"] = Field(
         "json",
         description="json: the key columns as a JSON object. json_schema: an object with this JSON as `payload` and "
         "its schema, as Kafka Connect's JsonConverter writes it with schemas.enable. avro: the key columns in Avro, "
         "in Confluent's wire "
         "format, with a schema in a registry (registry); only beside value: avro, or value: cloudevents with "
         "cloudevents.data: avro. protobuf: likewise in Protobuf, only beside value: protobuf. json_registry: the "
-        "JSON of json in Confluent's wire format, only beside value: json_registry. If you change this value, all keys "
-        "have other bytes. Records then go to other partitions, and a compacted topic keeps the former records beside "
-        "the new ones.",
+        "JSON of json in Confluent's wire format, only beside value: json_registry. text: as json, but a bare key "
+        "(key.forms) that is a text has no quotes, as Kafka Connect's StringConverter writes it. If you change this "
+        "value, all keys have other bytes. Records then go to other partitions, and a compacted topic keeps the former "
+        "records beside the new ones.",
     )
     value: Literal["json", "json_schema", "json_registry", "avro", "protobuf", "cloudevents"] = Field(
         "json",

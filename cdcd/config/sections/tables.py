@@ -7,13 +7,35 @@ from pydantic import Field, model_validator
 from cdcd.config.types import Section, TablePattern, TablePatterns, Text
 from cdcd.core.catalog.field_names import FieldRule
 from cdcd.core.catalog.patterns import TableSelection
-from cdcd.core.catalog.table_rules import KeyRule, PartitionRule
+from cdcd.core.catalog.table_rules import KeyFormRule, KeyRule, PartitionRule
 
 KeyColumns = Annotated[tuple[Text, ...], Field(strict=False, min_length=1)]
 
 
+class KeyFormConfig(Section):
+    """The form of the keys of the tables that a pattern matches."""
+
+    bare: bool = Field(
+        False,
+        description="Whether a key is the bare value of its one column instead of an object, as Kafka Connect's "
+        'ExtractField$Key makes it: 7 instead of {"id":7}. In Avro and json_registry the schema of keys is that of '
+        "the value. A table is set aside if its key has several columns.",
+    )
+    constants: dict[Text, Text] = Field(
+        default_factory=dict,
+        description="Further fields of each key behind its columns: name and constant text. Debezium's "
+        "ByLogicalTableRouter adds __dbz__physicalTableIdentifier so.",
+    )
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        if self.bare == bool(self.constants):
+            raise ValueError("must have either bare: true or constants")
+        return self
+
+
 class KeyConfig(Section):
-    """The columns that make the keys of records."""
+    """The columns that make the keys of records, and the form of keys."""
 
     columns: dict[TablePattern, KeyColumns] = Field(
         default_factory=dict,
@@ -24,12 +46,29 @@ class KeyConfig(Section):
         "cdcd mirror and cdcd verify leave it out.",
     )
 
+    forms: dict[TablePattern, KeyFormConfig] = Field(
+        default_factory=dict,
+        description="<schema>.<table> (a pattern like those of postgres.tables) to the form of the keys of its "
+        "records. A table is matched by one pattern at most. Tables without a key are not affected. cdcd mirror and "
+        "cdcd verify leave these tables out.",
+    )
+
     @model_validator(mode="after")
     def _columns_are_distinct(self) -> "KeyConfig":
         for pattern, columns in self.columns.items():
             if len(set(columns)) < len(columns):
                 raise ValueError(f"columns.{pattern} must have each column once")
         return self
+
+    @property
+    def form_rules(self) -> tuple[KeyFormRule, ...]:
+        """The forms of keys, for the encoder."""
+        return tuple(
+            [
+                KeyFormRule(pattern, given.bare, tuple(given.constants.items()))
+                for pattern, given in self.forms.items()
+            ]
+        )
 
     @property
     def rules(self) -> tuple[KeyRule, ...]:

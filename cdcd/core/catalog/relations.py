@@ -131,6 +131,8 @@ class TableDescription:
         chosen_key: the columns that the configuration makes the key; () if it leaves that to the table
             (`table_rules.py`).
         repeats: several rows may have the same chosen key.
+        bare_key: the key of a record is the bare value of its one column.
+        key_constants: fields with one text that follow the columns in each key, as pairs (name, text).
         is_partitioned: its rows are in partitions, each with a replica identity of its own.
         last_id: the highest attribute number that a column of the table ever had (`pg_class.relnatts`).
         rewritten: 0 if the table is in the file that it was created with; else a number that is another one after
@@ -153,6 +155,8 @@ class TableDescription:
     former: tuple[tuple[ColumnForm, ...], ...] = ()
     chosen_key: tuple[str, ...] = ()
     repeats: bool = False
+    bare_key: bool = False
+    key_constants: tuple[tuple[str, str], ...] = ()
     is_partitioned: bool = False
     last_id: int = 0
     rewritten: int = 0

@@ -34,6 +34,8 @@ from cdcd.core.protocol.messages import Relation
 
 R = TypeVar("R")
 
+Pairs = tuple[tuple[str, str], ...]
+
 
 class TableRules(Generic[R]):
     """The rules of one configuration key. ConfigError: a pattern is malformed.
@@ -106,30 +108,83 @@ class KeyRule:
         return f"key.columns ({self.pattern})"
 
 
+KEY_FORMS: Final = "key.forms"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFormRule:
+    """Form of the keys of the tables that a pattern matches.
+
+    Attributes:
+        bare: the key is the bare value of its one column, as Kafka Connect's `ExtractField$Key` makes it.
+        constants: pairs (name of an additional field of the key, its text).
+    """
+
+    pattern: str
+    bare: bool = False
+    constants: Pairs = ()
+
+    def __str__(self) -> str:
+        return f"{KEY_FORMS} ({self.pattern})"
+
+
 class ChosenKeys:
     """The rules of a configuration. ConfigError: a pattern is malformed.
 
     Args:
+        rules: the columns of keys.
+        forms: the forms of keys.
         has_schemas: True if the records' schemas declare values of a key as never null.
     """
 
-    def __init__(self, rules: Sequence[KeyRule] = (), *, has_schemas: bool = False) -> None:
+    def __init__(
+        self,
+        rules: Sequence[KeyRule] = (),
+        *,
+        forms: Sequence[KeyFormRule] = (),
+        has_schemas: bool = False,
+    ) -> None:
         self._rules = TableRules("key.columns", [(rule.pattern, rule) for rule in rules])
+        self._forms = TableRules(KEY_FORMS, [(rule.pattern, rule) for rule in forms])
         self._has_schemas = has_schemas
 
     def __bool__(self) -> bool:
-        return bool(self._rules)
+        return bool(self._rules) or bool(self._forms)
 
-    def unmatched(self, relations: Sequence[Relation]) -> list[KeyRule]:
+    def unmatched(self, relations: Sequence[Relation]) -> list[KeyRule | KeyFormRule]:
         """Return the rules that match none of these relations."""
-        return self._rules.unmatched(relations)
+        return [*self._rules.unmatched(relations), *self._forms.unmatched(relations)]
 
     def applied(self, relation: Relation, table: TableDescription) -> TableDescription:
-        """Return the description with the configured key, if there is one.
+        """Return the description with the configured key and its form, if there are rules for them.
 
         Raises:
-            ConfigError: two rules match the table, or the configured columns cannot be its key.
+            ConfigError: two rules match the table, or the configured columns cannot be its key, or the key cannot have
+                the form.
         """
+        return self._formed(relation, self._chosen(relation, table))
+
+    def _formed(self, relation: Relation, table: TableDescription) -> TableDescription:
+        rule = self._forms.only(relation, "decides the form of the table's key")
+        columns = () if rule is None else key_columns(relation, table)
+        if rule is None or not columns:
+            return table
+        if rule.bare and len(columns) > 1:
+            raise ConfigError(
+                f"{rule} asks for bare keys, and the key of {relation.schema}.{relation.name} has "
+                f"{len(columns)} columns: {', '.join(columns)}.",
+                hint="Choose one column that identifies rows in key.columns, or narrow the pattern to tables whose key "
+                "has one column.",
+            )
+        if rule.bare and columns[0] not in _never_null(relation, table):
+            raise ConfigError(
+                f"{rule} asks for bare keys, and column {columns[0]} of {relation.schema}.{relation.name}, which "
+                "key.columns chooses, may be NULL.",
+                hint="Choose a column of a key of the table in key.columns, or narrow the pattern of key.forms.",
+            )
+        return replace(table, bare_key=rule.bare, key_constants=rule.constants)
+
+    def _chosen(self, relation: Relation, table: TableDescription) -> TableDescription:
         rule = self._rules.only(relation, "decides what the table's key is")
         if rule is None:
             return table

@@ -55,6 +55,7 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
             _NEW_TOPICS,
         ),
         "key.columns": _KEYS,
+        "key.forms": _KEYS,
         "partitioner.columns": Change(
             "Earlier records stay in their partitions. The records of a row may be in two partitions, and there is no "
             "order between partitions.",

@@ -15,7 +15,13 @@ from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.renaming import Router
 from cdcd.core.catalog.routing import DEFAULT as DEFAULT_TEMPLATE
 from cdcd.core.catalog.routing import RoutedTopics, Table, TopicNames, topic_name
-from cdcd.core.catalog.table_rules import ChosenKeys, ChosenPartitions, KeyRule, PartitionRule
+from cdcd.core.catalog.table_rules import (
+    ChosenKeys,
+    ChosenPartitions,
+    KeyFormRule,
+    KeyRule,
+    PartitionRule,
+)
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.cloud_events import CloudEvents
 from cdcd.core.records.flattening import Flattening
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
 SKIPPABLE: Final = ("c", "u", "d")
 """Operations whose records can be left out, by their `op`; rows of snapshots cannot. `truncate` is for TRUNCATE."""
 
-_NULL_IN_KEYS: Final = ("json", "protobuf")
+_NULL_IN_KEYS: Final = ("json", "text", "protobuf")
 """Formats that have null for a column of the key."""
 
 Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
@@ -114,6 +120,7 @@ class EncoderSettings:
         subjects: how subjects of a schema registry are named: topic, record or topic_record.
         schema_ids: the ids that a schema registry gave.
         key_rules: the keys that are chosen for tables.
+        key_forms: the forms of keys that are chosen for tables.
         partition_rules: the columns that choose the partitions of tables' records.
         field_rules: names of fields that are not those of their columns, and constant fields.
         routes: topics that rows of tables may go to beside the tables' own.
@@ -154,6 +161,7 @@ class EncoderSettings:
     claims_topic: str | None = None
     bindings: Bindings = field(default_factory=Bindings, compare=False)
     pipeline: str = ""
+    key_forms: tuple[KeyFormRule, ...] = ()
 
     @property
     def protections(self) -> Protections:
@@ -165,6 +173,7 @@ class EncoderSettings:
         """The keys that are chosen, as the records' forms allow them. ConfigError: a pattern is malformed."""
         return ChosenKeys(
             self.key_rules,
+            forms=self.key_forms,
             has_schemas=any(each not in _NULL_IN_KEYS for each in (self.key_format, self.value_format)),
         )
 

@@ -30,6 +30,8 @@ say which description they follow.
 `repeats` is true where several rows may have the same key (`key.columns`).
 `constants` are the fields of a row that have one text each (`fields.tables`). They are not among the columns. `column`
 is the name of a column in PostgreSQL, where its field has another one.
+`bare_key` is true where a key is the bare value of its one column, and `key_constants` are fields that follow the
+columns of each key (`key.forms`).
 `moves` is true where records of one key may lie in several partitions (`partitioner.columns`).
 
 A column whose values are replaced (`protection.py`) has `protected`, the name of what is done, and the form `text`. A
@@ -114,6 +116,8 @@ class TableForm:
     repeats: bool = False
     routes: tuple[str, ...] = ()
     moves: bool = False
+    bare_key: bool = False
+    key_constants: Pairs = ()
     constants: Pairs = ()
     last_id: int | None = None
     rewritten: int | None = None
@@ -190,6 +194,8 @@ class TableForm:
             **({"cloudevents": True} if self.cloudevents else {}),
             **({"repeats": True} if self.repeats else {}),
             **({"moves": True} if self.moves else {}),
+            **({"bare_key": True} if self.bare_key else {}),
+            **({"key_constants": dict(self.key_constants)} if self.key_constants else {}),
             **({"constants": dict(self.constants)} if self.constants else {}),
             "columns": columns,
         }
@@ -226,17 +232,18 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             last_id=None if data.get("last_id") is None else count(data["last_id"]),
             rewritten=None if data.get("rewritten") is None else bounded_json.whole(data["rewritten"]),
             moves=data.get("moves") is True,
-            constants=tuple(
-                [
-                    (str(name), str(value))
-                    for name, value in bounded_json.fields(data.get("constants", {})).items()
-                ]
-            ),
+            bare_key=data.get("bare_key") is True,
+            key_constants=_pairs(data.get("key_constants", {})),
+            constants=_pairs(data.get("constants", {})),
             routes=_texts(data.get("routes", [])),
         )
         return str(data["fingerprint"]), form
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not the description of a table: {error}") from None
+
+
+def _pairs(value: object) -> Pairs:
+    return tuple([(str(name), str(text)) for name, text in bounded_json.fields(value).items()])
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -310,6 +317,8 @@ def table_form(
         cloudevents,
         table.repeats,
         moves=moves,
+        bare_key=table.bare_key,
+        key_constants=table.key_constants,
         last_id=table.last_id if table.columns else None,
         rewritten=table.rewritten if table.columns else None,
         routes=tuple(dict.fromkeys([each for each in routes if each != topic])),

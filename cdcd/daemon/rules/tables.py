@@ -21,7 +21,14 @@ from cdcd.core.catalog.field_names import KEY, ChosenFields
 from cdcd.core.catalog.protection import ColumnRule, Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_columns
 from cdcd.core.catalog.replica_identity import check_partitions
-from cdcd.core.catalog.table_rules import ChosenKeys, ChosenPartitions, KeyRule, PartitionRule, moves
+from cdcd.core.catalog.table_rules import (
+    ChosenKeys,
+    ChosenPartitions,
+    KeyFormRule,
+    KeyRule,
+    PartitionRule,
+    moves,
+)
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Relation
@@ -166,13 +173,13 @@ class KeyFacts:
     Attributes:
         refused: errors of keys that cannot be made, at most one for each table.
         unmatched: rules that match no published table.
-        chosen: tables with a configured key, as `schema.table`.
+        chosen: tables with a configured key or form of keys, as `schema.table`.
         repeating: tables of `chosen` in which several rows may have the same key.
         unsent: errors of partitions that do not send the key of a partitioned table, at most one for each table.
     """
 
     refused: tuple[ConfigError, ...] = ()
-    unmatched: tuple[KeyRule, ...] = ()
+    unmatched: tuple[KeyRule | KeyFormRule, ...] = ()
     chosen: frozenset[str] = frozenset()
     repeating: frozenset[str] = frozenset()
     unsent: tuple[ConfigError, ...] = ()
@@ -201,7 +208,7 @@ async def look_at_keys(connection: Connection, oids: Collection[int], keys: Chos
             check_partitions(relation, table)
         except ConfigError as error:
             unsent.append(error)
-        if table.chosen_key:
+        if table.chosen_key or table.bare_key or table.key_constants:
             chosen.add(name)
         if table.repeats:
             repeating.add(name)
@@ -217,14 +224,14 @@ async def look_at_keys(connection: Connection, oids: Collection[int], keys: Chos
 def check_keys(facts: KeyFacts) -> Iterator[Finding]:
     """Yield the findings of `cdcd check` about the rules."""
     for error in facts.refused:
-        yield of_error("key.columns", "key.columns", error)
+        yield of_error("key.columns", "key", error)
     for error in facts.unsent:
         yield of_error("key.partitions", "keys", error)
     for rule in facts.unmatched:
         yield Finding(
             "warning",
             "key.unmatched",
-            "key.columns",
+            "key",
             f"{rule} matches no published table",
             "Correct the pattern, or take it out: <schema>.<table> as PostgreSQL spells them, case included.",
         )
@@ -239,9 +246,7 @@ def check_keys(facts: KeyFacts) -> Iterator[Finding]:
             "Add the columns of the primary key to key.columns, or leave it so if consumers expect such keys.",
         )
     if facts.chosen and not facts.refused:
-        yield Finding(
-            "ok", "key.columns", "key.columns", f"chooses the keys of {named(sorted(facts.chosen))}"
-        )
+        yield Finding("ok", "key.columns", "key", f"chooses the keys of {named(sorted(facts.chosen))}")
 
 
 @dataclass(frozen=True, slots=True)

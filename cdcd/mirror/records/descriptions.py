@@ -356,6 +356,13 @@ class Descriptions:
                 hint="Add the columns of its primary key to key.columns of the daemon's configuration, or leave the"
                 " table out of the mirror.",
             )
+        if form.bare_key or form.key_constants:
+            raise SourceError(
+                f"{form.schema}.{form.table}: the keys of its records have a form (key.forms) that the mirror does not "
+                "read.",
+                hint="Mirror a second pipeline without key.forms for this table, with a slot and a prefix of its own; "
+                "or leave the table out of the mirror.",
+            )
         if form.moves:
             raise SourceError(
                 f"{form.schema}.{form.table}: columns that are not of its key choose the partitions of its records"

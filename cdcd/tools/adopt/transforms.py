@@ -36,8 +36,9 @@ from cdcd.tools.adopt.transforms_fields import (
     replace_in_values,
     translated,
 )
+from cdcd.tools.adopt.transforms_keys import EXTRACT_KEY, LOGICAL_ROUTERS, extract_from_keys
 from cdcd.tools.adopt.transforms_rows import drop, filter_rows, partition, route_rows
-from cdcd.tools.adopt.transforms_topics import LOGICAL_ROUTERS, OUTBOX, REGEX_ROUTER, ROUTED_BY, outbox, route
+from cdcd.tools.adopt.transforms_topics import OUTBOX, REGEX_ROUTER, ROUTED_BY, outbox, route
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, same
 
 _REACHABLE: Final = "Run the command where the database can be reached."
@@ -91,7 +92,7 @@ def of_former(option: str, options: Mapping[str, str], found: Verdict) -> Verdic
 
 def flatten(transform: Transform, course: Course) -> Verdict:
     """ExtractNewRecordState: `event_flattening`, whose other keys have rows of their own."""
-    if course.flattening is not None:
+    if course.flattening is not None and course.flattening.type == FLATTENING:
         return same("The transform has no effect, because records are flattened before it.")
     reach = course.reach(transform, skips_tombstones=False)
     if not reach.patterns:
@@ -99,10 +100,7 @@ def flatten(transform: Transform, course: Course) -> Verdict:
     course.flattening = transform
     course.inserted |= _added(transform)
     if not reach.is_all and not _is_every_row(reach, course):
-        raise RefusedError(
-            "cdcd flattens the records of all tables, or of none. Accept this option if you want all records "
-            "flattened, and set event_flattening.enabled in cdcd.yaml. Otherwise use two pipelines."
-        )
+        raise RefusedError(_NOT_EVERY_ROW)
     later = (
         ""
         if reach.is_all
@@ -111,15 +109,56 @@ def flatten(transform: Transform, course: Course) -> Verdict:
     return translated("event_flattening.enabled: true.", {"event_flattening.enabled": True}, [later])
 
 
+def extract_from_values(transform: Transform, course: Course) -> Verdict:
+    """ExtractField$Value that takes `after` out of the envelope: `event_flattening`."""
+    reach = course.reach(transform, skips_tombstones=True)
+    if not reach.patterns:
+        return NOWHERE
+    flat = course.flattening
+    former = set() if flat is None else set(course.reach(flat, skips_tombstones=False).tables(course.known))
+    is_behind = flat is not None and (course.known is None or bool(former & set(reach.tables(course.known))))
+    if transform.text("field") != "after" or is_behind:
+        raise RefusedError(
+            "cdcd delivers whole rows, and the transform takes one field out of them. Leave the other columns out "
+            "(columns.include), let the consumers read an object, and accept this option."
+        )
+    if not reach.is_all and not _is_every_row(reach, course):
+        raise RefusedError(_NOT_EVERY_ROW)
+    if flat is None:
+        course.flattening = transform
+    alone = not any(each.type == FLATTENING for each in course.transforms)
+    keys: dict[str, object] = {"event_flattening.enabled": True}
+    if alone:
+        keys["event_flattening.delete_tombstone_handling_mode"] = DELETE_TO_TOMBSTONE
+    return translated(
+        f"{' and '.join(keys)}.",
+        keys,
+        [
+            "A delete has one record without a value, where the transform and the tombstone make two.",
+            ""
+            if alone
+            else "Added fields, headers and the form of deletes are those of ExtractNewRecordState.",
+        ],
+    )
+
+
+_NOT_EVERY_ROW: Final = (
+    "cdcd flattens the records of all tables, or of none. Accept this option if you want all records "
+    "flattened, and set event_flattening.enabled in cdcd.yaml. Otherwise use two pipelines."
+)
+
+
 def _is_every_row(reach: Reach, course: Course) -> bool:
-    """Whether only tables of an outbox are left out, whose rows are events that cdcd does not flatten."""
+    """Whether only tables are left out whose rows are events of an outbox, which cdcd does not flatten, or whose rows
+    another transform takes out of the envelope.
+    """
     if course.known is None:
         return False
     events = [
         table
         for each in course.transforms
-        if each.type == OUTBOX
-        for table in course.reach(each, skips_tombstones=True).tables(course.known)
+        if each.type in (OUTBOX, FLATTENING) or (each.type == EXTRACT_VALUE and each.text("field") == "after")
+        for table in course.reach(each, skips_tombstones=each.type != FLATTENING).tables(course.known)
     ]
     return set(course.known) <= {*reach.tables(course.known), *events}
 
@@ -139,6 +178,7 @@ def _added(transform: Transform) -> set[str]:
     return found
 
 
+EXTRACT_VALUE: Final = f"{CONNECT}extractfield$value"
 _FORMER_FLATTENING: Final = f"{DEBEZIUM}unwrapfromenvelope"
 
 
@@ -177,6 +217,8 @@ CLASSES: Final[Mapping[str, Callable[[Transform, Course], Verdict]]] = {
     **dict.fromkeys(LOGICAL_ROUTERS, route),
     REPLACE_VALUE: replace_in_values,
     REPLACE_KEY: replace_in_keys,
+    EXTRACT_KEY: extract_from_keys,
+    EXTRACT_VALUE: extract_from_values,
     f"{CONNECT}insertfield$value": insert_in_values,
     f"{CONNECT}maskfield$value": mask_values,
     f"{CONNECT}filter": drop,
@@ -271,7 +313,7 @@ def judge_transforms(
         verdict = _judged(each, course)
         if _reroutes(each, is_followed=len(course.topics.stages) > stages):
             course.rerouted = each.alias
-        if "event_flattening.enabled" in verdict.keys:
+        if each.type == FLATTENING and "event_flattening.enabled" in verdict.keys:
             flattening = each.alias
         found[each.alias] = verdict
         is_lost = verdict.kind in (Kind.IMPOSSIBLE, Kind.UNKNOWN) and not verdict.keys

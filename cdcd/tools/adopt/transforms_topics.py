@@ -14,18 +14,16 @@ from cdcd.core.catalog.routing import equivalent, unchecked_topic
 from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Transform, UnnamedError
 from cdcd.tools.adopt.reach import Reach
 from cdcd.tools.adopt.transforms_fields import translated
+from cdcd.tools.adopt.transforms_keys import LOGICAL_ROUTERS, keys_of_logical_tables
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs
 
 REGEX_ROUTER: Final = f"{CONNECT}regexrouter"
-LOGICAL_ROUTERS: Final = (
-    f"{DEBEZIUM}bylogicaltablerouter",
-    f"{DEBEZIUM}tologicaltopicrouter",
-)
 _ROUTERS: Final = (REGEX_ROUTER, *LOGICAL_ROUTERS)
 
 _OPTIONS: Final = {REGEX_ROUTER: ("regex", "replacement")}
-_KEY_FIELDS: Final = dict(
-    zip(LOGICAL_ROUTERS, ("__dbz__physicalTableIdentifier", "__dbz__sourceIdentifier"), strict=True)
+_KEYS: Final = (
+    "key.forms adds the field with the former topic to keys. Add a later table to key.forms before anybody writes to "
+    "it."
 )
 _SCHEMAS: Final = "Schemas have the names of the new topics, not of the former topics."
 _TODAY: Final = (
@@ -38,19 +36,18 @@ def route(transform: Transform, course: Course) -> Verdict:
     """`topics.name`, or `topics.names`; topics that are no tables' besides."""
     router = _router(transform)
     reach = course.reach(transform, skips_tombstones=False)
+    topic_of = course.topics.topic_of
     course.topics = course.topics.routed(router, course.accepts(transform), is_everywhere=reach.is_all)
+    forms = keys_of_logical_tables(transform, router, topic_of, course)
     if any(each.type in _ROUTERS for each in _behind(transform, course)):
-        return Verdict(
-            Kind.SAME,
-            "The router after this transform has the keys for both.",
-        )
+        return Verdict(Kind.SAME, "The router after this transform has the keys for both.", forms)
     if any(each.type == f"{DEBEZIUM}contentbasedrouter" for each in course.transforms):
         raise RefusedError(
             "The connector also has a ContentBasedRouter, and the topics of both transforms depend on each other. "
             "Write topics.name and "
             "routes.tables by hand, and accept this option."
         )
-    return _verdict(transform, course)
+    return _verdict(transform, course, forms)
 
 
 def _router(transform: Transform) -> Router:
@@ -69,37 +66,23 @@ def _behind(transform: Transform, course: Course) -> tuple[Transform, ...]:
     return course.transforms[course.transforms.index(transform) + 1 :]
 
 
-def _verdict(transform: Transform, course: Course) -> Verdict:
+def _verdict(transform: Transform, course: Course, forms: Mapping[str, object]) -> Verdict:
     others, notes = _others(course)
     try:
         named = dict(course.topics.keys)
     except UnnamedError as error:
         raise RefusedError(str(error)) from None
-    keys = {**named, **others}
+    keys = {**named, **others, **forms}
+    if forms:
+        notes.append(_KEYS)
     if named and transform.type == REGEX_ROUTER and course.has_schemas:
         notes.append(_SCHEMAS)
     if named and course.topics.is_of_today:
         notes.append(_TODAY)
     if not named and course.topics.is_of_today:
         notes.append("The transform renames no topic of the present tables.")
-    if field := _key_field(transform):
-        return Verdict(
-            Kind.IMPOSSIBLE,
-            f"The transform adds the field {field} to keys, and cdcd cannot add fields to keys. Keys without this "
-            f"field have other bytes and go to other partitions. Wait until consumers have read everything, or create "
-            f"new topics. Then accept this option. Or set key.enforce.uniqueness to false in the connector first. "
-            + " ".join([f"`cdcd adopt` writes {' and '.join(keys)}." if keys else "", *notes]),
-            keys,
-        )
     why = f"{' and '.join(keys)}." if keys else "The transform renames the topic of no table."
     return translated(why, keys, notes)
-
-
-def _key_field(transform: Transform) -> str:
-    """The field that Debezium's routers add to keys; "": none."""
-    if transform.type not in _KEY_FIELDS or not transform.flag("key.enforce.uniqueness", default=True):
-        return ""
-    return transform.text("key.field.name", _KEY_FIELDS[transform.type])
 
 
 def _others(course: Course) -> tuple[Mapping[str, object], list[str]]:

@@ -205,6 +205,8 @@ class _Work:
             raise NotComparableError("the table has no key")
         if form.repeats or form.moves:
             raise NotComparableError("records of one key may be of several rows (key.columns)")
+        if form.bare_key or form.key_constants:
+            raise NotComparableError("keys have a form of their own (key.forms)")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         log = DifferenceLog(self._folder)
         self._differences = log

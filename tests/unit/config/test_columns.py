@@ -6,6 +6,7 @@ import pytest
 
 from cdcd.config.reference import effective_yaml
 from cdcd.core.catalog.field_names import FieldRule
+from cdcd.core.catalog.table_rules import KeyFormRule
 from tests.unit.config.test_loading import MINIMAL, parse, problem
 
 KEY = b64encode(bytes(32)).decode()
@@ -85,3 +86,28 @@ def test_the_rules_are_those_that_are_given():
     assert fields.rules == (FieldRule("a.b", (("x", "y"),), (("region", "eu"),)),)
     assert fields.renames
     assert not parse("fields: {tables: {a.b: {constants: {region: eu}}}}\n").fields.renames
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("key: {forms: {a.b: {}}}", "must have either bare: true or constants"),
+        ("key: {forms: {a.b: {bare: true, constants: {c: x}}}}", "must have either bare: true or constants"),
+        ("format: {key: text}", "format.key: text needs key.forms with bare: true"),
+        (
+            "key: {forms: {a.b: {bare: true}}}\nformat: {key: avro, value: avro}\nregistry: {url: 'http://r', subjects: record}",
+            "key.forms: a.b: bare needs registry.subjects: topic",
+        ),
+        (
+            "key: {forms: {a.b: {constants: {c: x}}}}\nformat: {key: protobuf, value: protobuf}\nregistry: {url: 'http://r'}",
+            "key.forms needs another format.key than protobuf",
+        ),
+    ],
+)
+def test_forms_of_keys_that_no_record_can_have_are_refused(given: str, says: str):
+    assert says in problem(f"{MINIMAL}{given}\n")
+
+
+def test_the_forms_of_keys_are_those_that_are_given():
+    forms = parse("key: {forms: {a.b: {bare: true}, c.d: {constants: {shard: '1'}}}}\n").key.form_rules
+    assert forms == (KeyFormRule("a.b", bare=True), KeyFormRule("c.d", constants=(("shard", "1"),)))

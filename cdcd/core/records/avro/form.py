@@ -102,9 +102,9 @@ class AvroForm(BinaryForm):
 
     def use(self, settings: EncoderSettings, topic: str, schema: Schema, part: str) -> SchemaUse:
         """See `BinaryForm`."""
-        return SchemaUse(
-            subject_of(settings, topic, adjusted_full_name(schema["name"]), part), schema_text(schema)
-        )
+        # A bare key of a primitive type has no name, and its subject follows the topic alone.
+        name = adjusted_full_name(schema.get("name") or schema["type"])
+        return SchemaUse(subject_of(settings, topic, name, part), schema_text(schema))
 
     def opening(self, schema: Schema) -> bytes | None:
         """See `BinaryForm`."""

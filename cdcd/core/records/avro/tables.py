@@ -16,7 +16,6 @@ from cdcd.core.records.debezium_json.connect_schema import (
     Schema,
     envelope_schema,
     flat_schema,
-    key_struct,
 )
 from cdcd.core.records.debezium_json.known_tables import KnownTables
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
@@ -86,6 +85,7 @@ class AvroTable(RegisteredTable):
         places: the columns; `key_places` has those of the key, in the key's order.
         source: writes what follows the rows in its records.
         constants: beginning of each row: the values of constant fields.
+        key_constants: end of each key: the values of its constant fields.
         takes_null: whether NULL in a column of the key is written as the zero of its type; if not, it is refused.
     """
 
@@ -136,7 +136,7 @@ class AvroTable(RegisteredTable):
         self.schema = value
         key: Schema | None = None
         if keys and settings.key_format == form.format:
-            key = form.of_key(key_struct(shown, keys, types, topic, rules, modes=modes), numbers)
+            key = form.of_key(fragments.key_schema(settings, topic), numbers)
         RegisteredTable.__init__(
             self, settings, form, fragments, topics=tables.topics_of(relation.oid), key=key, value=value
         )
@@ -160,6 +160,12 @@ class AvroTable(RegisteredTable):
             place.null = form.null(schema)
             place.placeholder = form.placeholder(schema, fragments.placeholders[column])
             self.places.append(place)
+        self.key_constants = b""
+        if key is not None and (texts := fragments.described.table.key_constants):
+            fields_of_key = {field["field"]: field for field in key["fields"]}
+            self.key_constants = b"".join(
+                [form.encoded(fields_of_key[name], json.dumps(text).encode()) for name, text in texts]
+            )
         self.key_places = [self.places[column] for column in keys]
         for place in self.key_places:
             place.is_key = True
@@ -173,13 +179,14 @@ class AvroTable(RegisteredTable):
         part.truncate(0)
         if self.key_use is None:
             self._json_key(part)
-            return part.getvalue()
+            return self.fragments.finished_key(part.getvalue())
         part.write(self.key_head)
         for place in self.key_places:
             at: i64 = place.begin
             while at < place.end:
                 part.append(out[at])
                 at += 1
+        part.write(self.key_constants)
         return part.getvalue()
 
     def _json_key(self, part: BytesWriter) -> None:

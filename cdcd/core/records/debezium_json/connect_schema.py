@@ -362,7 +362,7 @@ def _column(
     return schema_of(logical_type_under(modes, column.type_oid, column.type_modifier, types))
 
 
-def key_struct(
+def schema_of_key(
     relation: Relation,
     key: Collection[int],
     types: Mapping[int, TypeDescription],
@@ -370,9 +370,15 @@ def key_struct(
     rules: Sequence[ColumnRule | None] = (),
     *,
     modes: Modes = DEFAULTS,
+    bare: bool = False,
+    constants: Pairs = (),
 ) -> Schema:
-    """Return the schema of a table's keys; `key` has the indexes of the key's columns in the relation, in the key's
-    order.
+    """Return the schema of a table's keys.
+
+    Args:
+        key: indexes of the key's columns in the relation, in the key's order.
+        bare: whether a key is the value of its one column, without a struct around it.
+        constants: fields that follow the columns in each key.
     """
     rules = rules or [None] * len(relation.columns)
     fields = {
@@ -382,7 +388,10 @@ def key_struct(
         }
         for place in key
     }
-    return struct(fields, f"{topic}.Key", optional=False)
+    if bare:
+        (only,) = fields.values()
+        return only
+    return struct({**fields, **{name: _TEXT for name, _ in constants}}, f"{topic}.Key", optional=False)
 
 
 def envelope_schema(

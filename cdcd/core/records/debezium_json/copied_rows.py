@@ -113,8 +113,9 @@ def _keys(table: TableFragments, columns: Columns) -> list[bytes] | None:
     for fragment, index in zip(table.key_fragments, table.key_columns, strict=True):
         quoted = table.modes[index] in QUOTED and not columns[index][1]
         form += literal(fragment) + (b'"%b"' if quoted else b"%b")
-    form += table.key_end
-    return [form % row for row in zip(*[columns[index][0] for index in table.key_columns], strict=True)]
+    form += literal(table.key_end)
+    keys = [form % row for row in zip(*[columns[index][0] for index in table.key_columns], strict=True)]
+    return [table.finished_key(key) for key in keys] if table.has_text_key else keys
 
 
 def add_deletes(
@@ -131,8 +132,10 @@ def add_deletes(
     at = {column: place for place, column in enumerate(table.key_columns)}
     ending = table.source.ending(DELETED, processed_at(now_us))
     for number, values in enumerate(keys, position.event_no + 1):
-        key = b"".join(
-            [f + value for f, value in zip(table.key_fragments, values, strict=True)] + [table.key_end]
+        key = table.finished_key(
+            b"".join(
+                [f + value for f, value in zip(table.key_fragments, values, strict=True)] + [table.key_end]
+            )
         )
         row, start = [b'{"before":'], table.row_start
         for column, (name, shown) in enumerate(zip(table.names, table.visible, strict=True)):

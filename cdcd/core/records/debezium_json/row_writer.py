@@ -137,7 +137,7 @@ class RowWriter:
                 part.append(out[at])
                 at += 1
         part.write(table.key_end)
-        return part.getvalue()
+        return table.finished_key(part.getvalue())
 
     def draft(self) -> bytes:
         """Return the event up to its source block; UnicodeDecodeError if it is not UTF-8."""

@@ -9,6 +9,7 @@
 because adding quotes to each value would copy it twice.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +18,7 @@ from cdcd.core.catalog.field_names import Fields, Pairs
 from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
 from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_columns
 from cdcd.core.catalog.wiretext import wire
-from cdcd.core.errors import SourceError
+from cdcd.core.errors import ConfigError, SourceError
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.debezium_json.changes import Place, Plan, put_whole
 from cdcd.core.records.debezium_json.connect_schema import (
@@ -25,8 +26,8 @@ from cdcd.core.records.debezium_json.connect_schema import (
     WITH_SCHEMA,
     Schema,
     envelope_schema,
-    key_struct,
     opening,
+    schema_of_key,
 )
 from cdcd.core.records.debezium_json.converter import QUOTED
 from cdcd.core.records.debezium_json.converters import converter_for
@@ -39,6 +40,9 @@ from cdcd.core.records.schema_names import adjusted
 
 ROW_AT: Final = 2
 """Index of the first column's fragment."""
+
+TEXT_KEYS: Final = "text"
+"""Format of keys in which a bare key is the text of its value. All other keys are JSON."""
 
 _NULL: Final = b"null"
 _QUOTE: Final = b'"'
@@ -90,6 +94,7 @@ class TableFragments:
         visible: for each column, whether the records have it.
         hidden_slots: slots of the columns that the records do not have.
         key_end: the end of a key.
+        has_text_key: whether the key is the text of its one value, without the quotes of JSON.
         shown: the relation with the names of fields in place of those of columns (`catalog/field_names.py`).
         constants: fields that precede the columns in each row.
         row_start: beginning of a row up to the name of its first column.
@@ -105,6 +110,7 @@ class TableFragments:
         "empty_row",
         "event_template",
         "form",
+        "has_text_key",
         "hidden_slots",
         "identity",
         "index",
@@ -216,10 +222,17 @@ class TableFragments:
             if metadata is None
             else CountedTableSource(relation.schema, relation.name, schema_id, head, metadata)
         )
+        self._prepare_key(settings)
+
+    def _prepare_key(self, settings: EncoderSettings) -> None:
+        table, keys = self.described.table, self.key_columns
+        is_bare = table.bare_key
+        self.has_text_key = is_bare and settings.key_format == TEXT_KEYS
         self.key_fragments = [
-            (b",%b:" if place else b"{%b:") % self.names[index] for place, index in enumerate(keys)
+            b"" if is_bare else (b",%b:" if place else b"{%b:") % self.names[index]
+            for place, index in enumerate(keys)
         ]
-        self.key_end = b"}"
+        self.key_end = b"" if is_bare else self._key_constants() + b"}"
         if keys and settings.key_format == WITH_SCHEMA:
             self.key_fragments[0] = opening(self.key_schema(settings)) + self.key_fragments[0]
             self.key_end += CLOSING
@@ -238,15 +251,41 @@ class TableFragments:
             constants=self.constants,
         )
 
-    def key_schema(self, settings: EncoderSettings) -> Schema:
-        """Return the Connect schema of the keys of the table, which has a key."""
-        return key_struct(
+    def _key_constants(self) -> bytes:
+        """Return the JSON of the constant fields at the end of each key.
+
+        Raises:
+            ConfigError: a column of the key has the name of such a field.
+        """
+        constants = self.described.table.key_constants
+        taken = {self.shown.columns[index].name for index in self.key_columns}
+        for name, _ in constants:
+            if name in taken:
+                raise ConfigError(
+                    f"Keys of {self.relation.schema}.{self.relation.name} would have two fields {name}: a column, and "
+                    "a constant of key.forms.",
+                    hint="Give the constant another name in key.forms, or leave it out.",
+                )
+        return b"".join(
+            [f",{quote(wire(name))}:{quote(wire(text))}".encode("latin-1") for name, text in constants]
+        )
+
+    def key_schema(self, settings: EncoderSettings, topic: str = "") -> Schema:
+        """Return the Connect schema of the keys of the table, which has a key.
+
+        Args:
+            topic: topic in the names of the schema; "": the table's, adjusted as the settings say.
+        """
+        described = self.described
+        return schema_of_key(
             self.shown,
             self.key_columns,
-            self.described.types,
-            adjusted(self.topic, settings.name_adjustment),
-            self.described.rules,
+            described.types,
+            topic or adjusted(self.topic, settings.name_adjustment),
+            described.rules,
             modes=settings.modes,
+            bare=described.table.bare_key,
+            constants=described.table.key_constants,
         )
 
     def key(self, values: list[bytes]) -> bytes | None:
@@ -255,13 +294,19 @@ class TableFragments:
         if not slots:
             return None
         if len(slots) == 1 and not self.key_quoted[0]:
-            return self.key_fragments[0] + values[slots[0]] + self.key_end
+            return self.finished_key(self.key_fragments[0] + values[slots[0]] + self.key_end)
         pieces: list[bytes] = []
         for place, slot in enumerate(slots):
             pieces.append(self.key_fragments[place])
             pieces.extend(values[slot - 1 : slot + 2] if self.key_quoted[place] else [values[slot]])
         pieces.append(self.key_end)
-        return b"".join(pieces)
+        return self.finished_key(b"".join(pieces))
+
+    def finished_key(self, key: bytes) -> bytes:
+        """Return a key as records have it, from its JSON. UnicodeDecodeError: it is not UTF-8."""
+        if self.has_text_key and key.startswith(_QUOTE):
+            return str(json.loads(key)).encode()
+        return key
 
     def hide(self, values: list[bytes], unchanged: list[int]) -> None:
         """Empty the slots of excluded columns, whether the server sent a value or not."""

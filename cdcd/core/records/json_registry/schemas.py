@@ -95,7 +95,7 @@ class JsonForm(BinaryForm):
     def use(self, settings: EncoderSettings, topic: str, schema: Schema, part: str) -> SchemaUse:
         """See `BinaryForm`."""
         text = json.dumps(json_schema(schema), ensure_ascii=False, separators=(",", ":"))
-        return SchemaUse(subject_of(settings, topic, schema["name"], part), text, KIND)
+        return SchemaUse(subject_of(settings, topic, schema.get("name") or schema["type"], part), text, KIND)
 
     def record(self, schema: Schema, json_text: bytes) -> bytes:
         """See `BinaryForm`."""

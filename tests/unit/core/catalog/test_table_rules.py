@@ -10,6 +10,7 @@ from cdcd.core.catalog.relations import TableDescription, key_columns
 from cdcd.core.catalog.table_rules import (
     ChosenKeys,
     ChosenPartitions,
+    KeyFormRule,
     KeyRule,
     PartitionRule,
     TableRules,
@@ -227,3 +228,31 @@ def test_the_key_may_be_one_that_is_chosen_too():
     table = ChosenKeys((KeyRule("public.t", ("note", "tenant")),)).applied(FULL, KEYS)
     assert not moves(("note",), FULL, table)
     assert moves(("id",), FULL, table)
+
+
+BARE = KeyFormRule("public.t", bare=True)
+
+
+def test_the_form_of_keys_is_that_of_the_rule():
+    keys = ChosenKeys(
+        (KeyRule("public.t", ("code",)),), forms=(BARE, KeyFormRule("x.*", constants=(("a", "b"),)))
+    )
+    assert keys
+    assert keys.applied(FULL, KEYS).bare_key
+    elsewhere = keys.applied(replace(FULL, namespace="x"), KEYS)
+    assert (elsewhere.bare_key, elsewhere.key_constants) == (False, (("a", "b"),))
+    assert [str(rule) for rule in keys.unmatched([FULL])] == ["key.forms (x.*)"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (("tenant", "id"), "has 2 columns: "),
+        (("note",), "column note of public.t, which key.columns chooses, may"),
+    ],
+)
+def test_a_bare_key_has_one_column_that_is_never_null(columns: tuple[str, ...], says: str):
+    keys = ChosenKeys((KeyRule("public.t", columns),), forms=(BARE,))
+    with pytest.raises(ConfigError, match=says) as refused:
+        keys.applied(FULL, KEYS)
+    assert refused.value.hint

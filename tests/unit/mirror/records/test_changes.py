@@ -11,7 +11,7 @@ from pyspark.sql import Row, SparkSession
 
 from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.protocol.messages import Column, Relation
-from cdcd.core.records.debezium_json.connect_schema import CLOSING, envelope_schema, key_struct, opening
+from cdcd.core.records.debezium_json.connect_schema import CLOSING, envelope_schema, opening, schema_of_key
 from cdcd.core.records.schemas import TableForm
 from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.types import rules, table_schema
@@ -89,7 +89,7 @@ def test_a_record_with_its_schema_is_the_change_without_it(spark: SparkSession):
     row = {**ROW, "note": 'a","payload":{"b":1}}'}
     values = [record("c", row), record("d", None, {"id": 1})]
     plain = changes(spark, *values, headers=[("__debezium.oldkey", b'{"id":7}')])
-    key = opening(key_struct(RELATION, [0], {}, "x.public.t")) + b'{"id":7}' + CLOSING
+    key = opening(schema_of_key(RELATION, [0], {}, "x.public.t")) + b'{"id":7}' + CLOSING
     found = changes(spark, *map(with_schema, values), headers=[("__debezium.oldkey", key)])
     assert found == plain
     assert [one[PROBLEM] for one in found] == [None, None]

@@ -207,6 +207,6 @@ def test_names_of_schemas_matter_only_where_there_are_schemas() -> None:
 def test_a_transform_without_a_counterpart_is_no_matter_if_its_predicate_selects_no_table(
     pattern: str, kind: Kind
 ) -> None:
-    extract = {"type": f"{CONNECT}ExtractField$Key", "field": "id", "predicate": "p"}
-    found = verdicts(connector(extract, **topic_predicate(pattern)), KNOWN)["a"]
+    hoist = {"type": f"{CONNECT}HoistField$Key", "field": "id", "predicate": "p"}
+    found = verdicts(connector(hoist, **topic_predicate(pattern)), KNOWN)["a"]
     assert found.kind is kind

@@ -171,14 +171,15 @@ def test_routers_of_logical_tables_are_carried_over_without_their_field_in_keys(
         ("ToLogicalTopicRouter", "__dbz__sourceIdentifier"),
     ],
 )
-def test_a_field_in_keys_stands_in_the_way_with_the_topics_written(kind: str, field: str) -> None:
-    options = connector(logical(kind))
-    verdict = verdicts(options, KNOWN)["a"]
-    assert (verdict.kind, dict(verdict.keys)) == (
-        Kind.IMPOSSIBLE,
-        {"topics.name": "{prefix}.{schema}.{table}-v2"},
-    )
-    assert field in verdict.why
+def test_the_field_that_routers_of_logical_tables_add_to_keys_is_a_constant_of_keys(
+    kind: str, field: str
+) -> None:
+    found = config(connector(logical(kind)), KNOWN)
+    assert found.topics.name == "{prefix}.{schema}.{table}-v2"
+    assert {pattern: form.constants for pattern, form in found.key.forms.items()} == {
+        each.pattern: {field: f"inventory.public.{each.name}"} for each in KNOWN
+    }
+    assert verdicts(connector(logical(kind)))["a"].kind is Kind.UNKNOWN
 
 
 def test_tables_that_are_brought_together_stand_in_the_way() -> None:

@@ -18,8 +18,8 @@ from cdcd.core.records.debezium_json.connect_schema import (
     CLOSING,
     SCHEMAS,
     envelope_schema,
-    key_struct,
     opening,
+    schema_of_key,
 )
 from cdcd.core.records.debezium_json.converters import CONVERTERS, converter_of
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
@@ -178,7 +178,7 @@ def test_a_schema_that_is_wrong_is_found():
 
 
 def test_the_key_has_a_struct_of_its_own_whose_fields_are_never_null():
-    schema = key_struct(RELATION, [0, 1], {}, "p.public.t")
+    schema = schema_of_key(RELATION, [0, 1], {}, "p.public.t")
     assert (schema["name"], schema["optional"]) == ("p.public.t.Key", False)
     assert [(field["field"], field["optional"]) for field in schema["fields"]] == [
         ("id", False),

@@ -11,7 +11,7 @@ from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.protocol.messages import Column, Relation
-from cdcd.core.records.debezium_json.connect_schema import envelope_schema, key_struct, schema_of
+from cdcd.core.records.debezium_json.connect_schema import envelope_schema, schema_of, schema_of_key
 from cdcd.core.records.debezium_json.event_schemas import MESSAGE_KEY
 from cdcd.core.records.debezium_json.messages import message_schema
 from tests.debezium.capture import GOLDEN, TYPES
@@ -117,7 +117,7 @@ ORDERS = relation(
 
 def test_key_and_envelope_are_debeziums_with_three_more_fields_in_the_source():
     captured = RECORDS["shop.public.orders"][0]
-    assert json.dumps(key_struct(ORDERS, [0, 1], {}, "shop.public.orders")) == json.dumps(
+    assert json.dumps(schema_of_key(ORDERS, [0, 1], {}, "shop.public.orders")) == json.dumps(
         captured["key"]["schema"]
     )
     ours = without_own_fields(envelope_schema(ORDERS, [0, 1], {}, "shop.public.orders"))

@@ -5,6 +5,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -71,18 +72,30 @@ def _shared(name: str) -> Mapping[str, str]:
     return {} if name.startswith("server-") else _SHARED
 
 
-def _look(_config: Config, _missing: Sequence[str], lists: Lists, routing: Collection[str]) -> Database:
+def _look(
+    options: Mapping[str, str],
+    _config: Config,
+    _missing: Sequence[str],
+    lists: Lists,
+    routing: Collection[str],
+) -> Database:
     every = [
         PublishedTable(oid, schema, name, replica_identity="d", has_identity=True, has_primary_key=True)
         for oid, (schema, name) in enumerate(_TABLES, 16384)
     ]
     tables = tuple(captured(every, lists))
+    # A connector runs with its tables: if it makes keys of a column, then that is the column of the key.
+    extracted = {
+        options[name.removesuffix("type") + "field"]
+        for name, value in options.items()
+        if value.endswith("ExtractField$Key")
+    }
     known = [
         KnownTable(
             each.schema,
             each.name,
             (*_COLUMNS, f"{each.name}_id"),
-            frozenset({"id"}),
+            frozenset({f"{each.name}_id"} & extracted or {"id"}),
             _TEXTS,
             tuple([(column, _EVENTS) for column in routing]),
         )
@@ -96,7 +109,9 @@ def _look(_config: Config, _missing: Sequence[str], lists: Lists, routing: Colle
 
 def adopted(options: Mapping[str, str]) -> Adoption:
     """What becomes of a connector whose database is the corpus's."""
-    return adopt(options, {"kafka.bootstrap_servers": "kafka:9092"}, "cdcd.yaml", look=_look)
+    return adopt(
+        options, {"kafka.bootstrap_servers": "kafka:9092"}, "cdcd.yaml", look=partial(_look, options)
+    )
 
 
 def missing(options: Mapping[str, str]) -> list[str]:
