@@ -291,7 +291,7 @@ def test_bare_keys_are_those_of_snapshot_and_stream_and_a_table_that_cannot_have
     ]
     assert [key for topic, key, _ in found if topic.endswith("loose")] == [None]
     aside = process.await_event("table.aside", table="public.line")
-    assert "the key of public.line has 2 columns: sale, number" in aside["error"]
+    assert "the key of public.line has 2 columns: sale, number" in aside["reason"]
 
     # AND check names the table, and verify says which tables it leaves out
     checked = run_cdcd("check", "--config", str(process.config_path), environment={**os.environ})

@@ -54,6 +54,9 @@ def test_keys_come_from_files_and_are_never_shown(tmp_path):
     assert "correct horse" not in repr(config)
 
 
+BY_RECORD = "registry: {url: 'http://r', subjects: topic_record}"
+
+
 def test_a_key_may_come_from_the_environment():
     config = parse("columns: {hash: ['*.*.a']}\n", CDCD_COLUMNS__HASH_KEY=HASH_KEY)
     assert config.columns.hash_key is not None
@@ -95,7 +98,7 @@ def test_the_rules_are_those_that_are_given():
         ("key: {forms: {a.b: {bare: true, constants: {c: x}}}}", "must have either bare: true or constants"),
         ("format: {key: text}", "format.key: text needs key.forms with bare: true"),
         (
-            "key: {forms: {a.b: {bare: true}}}\nformat: {key: avro, value: avro}\nregistry: {url: 'http://r', subjects: record}",
+            f"key: {{forms: {{a.b: {{bare: true}}}}}}\nformat: {{key: avro, value: avro}}\n{BY_RECORD}",
             "key.forms: a.b: bare needs registry.subjects: topic",
         ),
         (
