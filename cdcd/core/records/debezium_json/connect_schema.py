@@ -391,7 +391,7 @@ def schema_of_key(
     if bare:
         (only,) = fields.values()
         return only
-    return struct({**fields, **{name: _TEXT for name, _ in constants}}, f"{topic}.Key", optional=False)
+    return struct({**fields, **{name: TEXT for name, _ in constants}}, f"{topic}.Key", optional=False)
 
 
 def envelope_schema(
