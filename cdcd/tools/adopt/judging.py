@@ -452,7 +452,7 @@ def find(name: str) -> Option | None:
 
 
 def _verdict(option: Option, name: str, value: str, references: References) -> Verdict:
-    if not value and option.default is None:
+    if not value and option.default is None and not option.takes_empty:
         return Verdict(Kind.IRRELEVANT, "It is empty.")
     if name.endswith(JAAS):
         return judge_login(name, value, references)

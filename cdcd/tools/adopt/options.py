@@ -32,6 +32,7 @@ class Option:
         below: the mapping of cdcd's configuration that gets the value, under what a last `*` stands for; "": none.
         converter: the kind of converter that has the option: registry (any with a registry), avro, protobuf,
             json_registry, or events (CloudEvents); "": it is no option of one of these.
+        takes_empty: an empty value is a value of its own. Of other options it has no effect.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Option:
     is_secret: bool = False
     below: str = ""
     converter: str = ""
+    takes_empty: bool = False
 
     def matches(self, name: str) -> bool:
         parts = re.split(r"(<[a-z]+>|\*$)", self.name)
@@ -134,6 +136,7 @@ def _option(row: Row) -> Option:
         left.pop("secret", False),
         left.pop("below", ""),
         left.pop("converter", ""),
+        left.pop("takes_empty", False),
     )
     assert not left, f"options.yaml: {name} has keys that nothing reads: {', '.join(left)}"
     return option

@@ -835,3 +835,17 @@ def test_a_query_of_snapshots_becomes_one_of_chunks(query: str, translated: str 
     assert found.keys.get("snapshot.queries") == (translated and {"public.orders": translated})
     alone = of({f"{begin}.public.orders": query})[f"{begin}.public.orders"].verdict
     assert alone.kind is Kind.IRRELEVANT
+
+
+def test_an_empty_prefix_of_added_fields_is_no_prefix() -> None:
+    unwrap = "io.debezium.transforms.ExtractNewRecordState"
+    options = {
+        "transforms": "unwrap",
+        "transforms.unwrap.type": unwrap,
+        "transforms.unwrap.add.fields": "op:_op",
+        "transforms.unwrap.add.fields.prefix": "",
+        "transforms.unwrap.add.headers.prefix": " ",
+    }
+    judged = {finding.name: finding.verdict for finding in judge(options, References())}
+    assert judged["transforms.unwrap.add.fields.prefix"].keys == {"event_flattening.add_fields_prefix": ""}
+    assert judged["transforms.unwrap.add.headers.prefix"].keys == {"event_flattening.add_headers_prefix": ""}
