@@ -71,12 +71,12 @@ def connector_settings(variant: str) -> dict[str, str]:
     }
 
 
-def adopted(variant: str, server: PostgresServer, broker: KafkaBroker, folder: Path) -> dict[str, Any]:
-    """The configuration that `cdcd adopt` writes. The publication that it asks for is made."""
-    source, written = folder / f"{variant}.json", folder / f"{variant}.yaml"
-    source.write_text(
-        json.dumps({"name": variant, "config": connector_config(server, connector_settings(variant))})
-    )
+def adopted(
+    name: str, options: Mapping[str, str], server: PostgresServer, broker: KafkaBroker, folder: Path
+) -> dict[str, Any]:
+    """The configuration that `cdcd adopt` writes for a connector. The publication that it asks for is made."""
+    source, written = folder / f"{name}.json", folder / f"{name}.yaml"
+    source.write_text(json.dumps({"name": name, "config": options}))
     command = [sys.executable, "-m", "cdcd.cli", "adopt", str(source), "--output", str(written)]
     done = subprocess.run(
         [*command, "--kafka", broker.bootstrap_servers, "--format", "json"],
@@ -135,7 +135,12 @@ def run(variants: Sequence[str], formats: Sequence[str], folder: Path) -> dict[s
         readers = ["debezium", "cdcd", *formats]
         for slot in (slot_of(variant, reader) for variant in variants for reader in readers):
             server.execute(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
-        configs = {variant: adopted(variant, server, ours, folder) for variant in variants}
+        configs = {
+            variant: adopted(
+                variant, connector_config(server, connector_settings(variant)), server, ours, folder
+            )
+            for variant in variants
+        }
         for statement in MODE_CHANGES:
             server.execute(statement)
         if formats:

@@ -74,8 +74,8 @@ class Comparing:
             left, right = theirs.get(topic, []), ours.get(topic, [])
             if topic == f"{self._variant}.transaction":
                 left, right = by_transaction(left), by_transaction(right)
-                known = {record["key"]["payload"]["id"] for record in right}
-                more = [record for record in left if record["key"]["payload"]["id"] not in known]
+                known = {payload(record["key"])["id"] for record in right}
+                more = [record for record in left if payload(record["key"])["id"] not in known]
                 left = [record for record in left if record not in more]
                 self._found.listed[WITHOUT_RECORDS] += len(more)
             if len(left) != len(right):
@@ -91,7 +91,7 @@ class Comparing:
         theirs, ours = pair
         self._found.records += 1
         self._found.values += leaves(ours)
-        if (theirs["value"] or {}).get("payload", "") is None:
+        if isinstance(theirs["value"], dict) and theirs["value"].get("payload", "") is None:
             self._found.listed[ENVELOPE_OF_NULL] += 1
             theirs["value"] = None
         for path, their_value, our_value in differences("", theirs, ours):
@@ -142,9 +142,15 @@ def by_transaction(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Records of BEGIN and END, with the number of the transaction as `id`."""
     for record in records:
         for part in ("key", "value"):
-            payload = record[part]["payload"]
-            payload["id"] = payload["id"].partition(":")[0]
+            found = payload(record[part])
+            found["id"] = found["id"].partition(":")[0]
     return records
+
+
+def payload(part: dict[str, Any]) -> dict[str, Any]:
+    """The payload of a key or value with a schema; without one, the key or value itself."""
+    found: dict[str, Any] = part.get("payload", part)
+    return found
 
 
 def differences(path: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:
