@@ -411,8 +411,7 @@ class Config(Section):
             return self
         is_event = self.format.value == CLOUDEVENTS
         chosen = "cloudevents.data: avro" if is_event else f"format.value: {self.format.value}"
-        if self.registry.url is None:
-            raise ValueError(f"{chosen} needs registry.url")
+        self.registry.require(chosen)
         if is_event and self.topics.transaction_metadata:
             raise ValueError("topics.transaction_metadata needs another cloudevents.data than avro")
         if self.record.directory is not None:

@@ -186,7 +186,7 @@ class Startup:
 
     async def _know_schemas(self) -> None:
         """Load the ids of schemas that former runs used, if the registry still has them."""
-        ids = SchemaIds((self.config.registry.url or "").rstrip("/"))
+        ids = SchemaIds(self.config.registry.address)
         self._schema_ids = ids
         self._registrar = Registrar(self.config, ids, self.telemetry.reach, self.observe)
         await self.kafka.read_schema_ids(ids)

@@ -27,16 +27,17 @@ from urllib.parse import quote
 
 from cdcd.adapters.credentials.command import Command, output_of, without_secrets
 from cdcd.adapters.credentials.requests import REDIRECTED, REDIRECTS, opener, reason
+from cdcd.adapters.registry.glue import GlueRegistry
 from cdcd.adapters.registry.oauth import ClientCredentials
 from cdcd.config.models import Config
 from cdcd.config.reloading import reread
-from cdcd.config.sections.registry import RegistryConfig
+from cdcd.config.sections.registry import GLUE, RegistryConfig
 from cdcd.core import bounded_json
 from cdcd.core.engine.reachability import Reachability
 from cdcd.core.errors import CdcdError, ConfigError, RegistryUnavailableError, SinkError, TransientError
 from cdcd.core.facts import Observer
 from cdcd.core.facts.operation import SchemaIdsForgotten, SchemaRegistered, SubjectUnanswered
-from cdcd.core.records.schema_registrations import SchemaIds, SchemaUse
+from cdcd.core.records.schema_registrations import SchemaIds, SchemaUse, shown_id
 
 CONTENT: Final = "application/vnd.schemaregistry.v1+json"
 ANSWER_BYTES_MAX: Final = 8 << 20
@@ -74,7 +75,7 @@ class Registry:
         self._config = config
         settings = config.registry
         assert settings.url is not None, "the configuration needs a registry"
-        self.url = settings.url.rstrip("/")
+        self.url = settings.address
         self._set: set[str] = set()
         """Subjects whose compatibility has been set as configured."""
         # Only https needs the certificates; urllib takes no context for http.
@@ -308,6 +309,11 @@ def _refusal(
     )
 
 
+def registry_of(config: Config) -> "Registry | GlueRegistry":
+    """Return the client of the configuration's registry. ConfigError: its settings cannot be used."""
+    return GlueRegistry(config) if config.registry.kind == GLUE else Registry(config)
+
+
 class Registrar:
     """Registers schemas, and stores their ids in `ids`.
 
@@ -322,7 +328,7 @@ class Registrar:
         observe: Observer,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._registry = Registry(config)
+        self._registry = registry_of(config)
         self._ids = ids
         self._reach = reach
         self._observe = observe
@@ -347,7 +353,7 @@ class Registrar:
             return
         if not known:
             self._observe(
-                SchemaIdsForgotten(registry=self._registry.url, id=newest, count=self._ids.forget())
+                SchemaIdsForgotten(registry=self._registry.url, id=shown_id(newest), count=self._ids.forget())
             )
 
     async def ensure(self, uses: Collection[SchemaUse]) -> dict[SchemaUse, CdcdError]:
@@ -386,7 +392,7 @@ class Registrar:
                     self._unanswered.pop(use, None)
                     self._ids.put(use, schema_id)
                     self._reach.answered("registry", time.monotonic())
-                    self._observe(SchemaRegistered(subject=use.subject, id=schema_id))
+                    self._observe(SchemaRegistered(subject=use.subject, id=shown_id(schema_id)))
             if any(self._ids.get(use) is None and use not in refused for use in waiting):
                 await asyncio.sleep(backoff.next(random.random()))  # noqa: S311  spreads attempts, guards nothing
         self._reach.answered("registry", time.monotonic())

@@ -1,6 +1,8 @@
 """The keys of `registry`: the schema registry that formats with registered schemas need."""
 
-from typing import Literal
+import re
+from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_serializer, model_validator
 
@@ -44,15 +46,37 @@ class RegistryOAuthConfig(Section):
         return None if secret is None else MASK
 
 
-class RegistryConfig(Section):
-    """A schema registry with Confluent's API, which `format: avro`, `protobuf` and `json_registry` need."""
+CONFLUENT: Final = "confluent"
+GLUE: Final = "glue"
+_GLUE_HOST: Final = re.compile(r"glue(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
 
+
+class RegistryGlueConfig(Section):
+    """AWS Glue's schema registry, with `registry.kind: glue`."""
+
+    name: Text = Field("default-registry", description="Name of the registry in Glue.")
+    region: Text | None = Field(
+        None,
+        description="Region of AWS, such as eu-central-1. null: the one in the host of url.",
+    )
+
+
+class RegistryConfig(Section):
+    """A schema registry, which `format: avro`, `protobuf` and `json_registry` need."""
+
+    kind: Literal["confluent", "glue"] = Field(
+        CONFLUENT,
+        description="The API of the registry. confluent: Confluent's, which Apicurio, Karapace and Redpanda have too. "
+        "glue: AWS Glue's, for avro and json_registry, with AWS's header before each record; not tested against AWS "
+        "itself. It needs botocore (the extra cdcd[msk]), and the credentials that botocore finds.",
+    )
     url: Text | None = Field(
         None,
         description="URL of the registry, such as http://registry:8081, without user and password. For Apicurio, end "
-        "the URL with /apis/ccompat/v7, which is Confluent's API. If url changes, cdcd registers all schemas with the "
-        "new registry.",
+        "the URL with /apis/ccompat/v7, which is Confluent's API. For Glue, https://glue.<region>.amazonaws.com. If "
+        "url changes, cdcd registers all schemas with the new registry.",
     )
+    glue: RegistryGlueConfig = Field(description="AWS Glue's schema registry.")
     subjects: Literal["topic", "record", "topic_record"] = Field(
         "topic",
         description="Names of the subjects of schemas, as Confluent's strategies make them. topic: TOPIC-key and "
@@ -79,7 +103,8 @@ class RegistryConfig(Section):
         None,
         description="The compatibility that cdcd sets for each subject before it registers a schema there. null: that "
         "of the registry. Under every compatibility except NONE, the registry may refuse a changed table, such as a "
-        "column's new type. cdcd then sets the table aside (tables.on_error) and names the subject.",
+        "column's new type. cdcd then sets the table aside (tables.on_error) and names the subject. With kind: glue, "
+        "the compatibility of schemas that cdcd creates; null: BACKWARD.",
     )
     user: Text | None = Field(None, description="User of HTTP's basic authentication. It needs a password.")
     password: SecretStr | None = Field(None, description="Password of the user.")
@@ -137,7 +162,42 @@ class RegistryConfig(Section):
             raise ValueError("oauth and a password or a token are both given; give one of them")
         if (self.certificate_file is None) != (self.key_file is None):
             raise ValueError("certificate_file and key_file belong together")
+        if self.kind == GLUE:
+            self._check_glue([*passwords, *tokens])
+        elif self.glue != RegistryGlueConfig.model_construct():
+            raise ValueError("the keys of glue need kind: glue")
         return self
+
+    def _check_glue(self, secrets: list[str]) -> None:
+        logins = [*secrets, *(["oauth"] if self.oauth.token_url else [])]
+        logins += ["certificate_file"] if self.certificate_file else []
+        if logins:
+            raise ValueError(
+                f"{logins[0]}: kind: glue takes the credentials of AWS that botocore finds; remove it"
+            )
+        if self.url is not None and self.region is None:
+            raise ValueError("glue.region: give the region of AWS, because the host of url does not name it")
+
+    @property
+    def region(self) -> str | None:
+        """The region of AWS: the configured one, or the one in the host of the URL; None: neither is there."""
+        found = _GLUE_HOST.fullmatch(urlsplit(self.url or "").hostname or "")
+        return self.glue.region or (None if found is None else found[1])
+
+    @property
+    def address(self) -> str:
+        """The registry's name in the topic of descriptions: ids of another one are not taken."""
+        url = (self.url or "").rstrip("/")
+        return f"{url}/{self.glue.name}" if self.kind == GLUE else url
+
+    def require(self, chosen: str) -> None:
+        """Check that the chosen format can have its schemas in this registry. ValueError: it cannot."""
+        if self.url is None:
+            raise ValueError(f"{chosen} needs registry.url")
+        if self.kind == GLUE and chosen not in {"format.value: avro", "format.value: json_registry"}:
+            raise ValueError(
+                f"{chosen} needs registry.kind: confluent; with Glue, choose format.value: avro or json_registry"
+            )
 
     @field_serializer("password", "token")
     def _show_secret(self, secret: SecretStr | None) -> str | None:

@@ -228,7 +228,7 @@ class SchemaRegistered(Fact):
 
     event: ClassVar[str] = "registry.registered"
     subject: str
-    id: int
+    id: int | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class SchemaIdsForgotten(Fact):
     event: ClassVar[str] = "registry.forgotten"
     level: ClassVar[Level] = "warning"
     registry: str
-    id: int
+    id: int | str
     count: int
 
 

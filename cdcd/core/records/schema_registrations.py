@@ -10,6 +10,8 @@ where `schema` is the fingerprint of the schema's text, and the value is
 
 ```
 {"subject":"shop.public.orders-value","schema":"0f3a…","id":7,"registry":"http://registry:8081"} ```
+
+An id is a number of 31 bits, or the number of a UUID (AWS Glue), which is written as its text.
 """
 
 import json
@@ -17,9 +19,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
+from uuid import UUID
 
 from cdcd.core import bounded_json
 
+NUMBER_BITS: Final = 31
+"""Bits of an id that is not a UUID. A UUID of a version has one of the bits above them."""
 FINGERPRINT_DIGITS: Final = 32
 
 Known = tuple[str, str]
@@ -85,8 +90,18 @@ class SchemaIds:
         """Return key and value of the record for the id of a schema, which must be known."""
         subject, fingerprint = use.known_as
         key = {"subject": subject, "schema": fingerprint}
-        value = {**key, "id": self._ids[subject, fingerprint], "registry": self.registry}
+        value = {**key, "id": shown_id(self._ids[subject, fingerprint]), "registry": self.registry}
         return _json(key), _json(value)
+
+
+def is_uuid(schema_id: int) -> bool:
+    """Return whether an id is the number of a UUID."""
+    return schema_id >> NUMBER_BITS != 0
+
+
+def shown_id(schema_id: int) -> int | str:
+    """Return an id as people and records have it: a UUID as text."""
+    return str(UUID(int=schema_id)) if is_uuid(schema_id) else schema_id
 
 
 def is_registration(value: bytes) -> bool:
@@ -97,7 +112,8 @@ def is_registration(value: bytes) -> bool:
 def _read(value: bytes) -> tuple[Known, int, str] | None:
     try:
         data = bounded_json.fields(bounded_json.parse(value))
-        schema_id = bounded_json.count(data["id"])
+        said = data["id"]
+        schema_id = UUID(said).int if isinstance(said, str) else bounded_json.count(said)
         return (str(data["subject"]), str(data["schema"])), schema_id, str(data["registry"])
     except (ValueError, KeyError):
         return None

@@ -202,8 +202,8 @@ def _reason() -> Column:
     """Why a record of a table's topic is no change; NULL if it is one."""
     op = sf.col("e.op")
     cases = {
-        "its value is not JSON but a registry's format (it begins with a zero byte)": (
-            sf.expr("substring(value, 1, 1) = X'00'")
+        "its value is not JSON but a registry's format (it begins with a zero byte, or with 3)": (
+            sf.expr("substring(value, 1, 1) IN (X'00', X'03')")
         ),
         "its JSON is not that of a change": sf.col(f"e.{_CORRUPT}").isNotNull() | sf.col("e").isNull(),
         "its op is no change of a row": op.isNull() | ~op.isin(*WITH_ROW, "d", "t"),

@@ -9,7 +9,8 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.adapters.registry.client import Registry
+from cdcd.adapters.registry.client import registry_of
+from cdcd.adapters.registry.glue import GlueRegistry
 from cdcd.config.loading import Config
 from cdcd.core.errors import ConfigError, WithoutBinaryError
 from cdcd.core.records.available import record_stream
@@ -95,7 +96,10 @@ async def ask_registry(config: Config) -> tuple[Sequence[Finding], None]:
     """Return the registry's findings, if a format needs a registry. Raises what `Registry` raises."""
     if not config.needs_registry:
         return [], None
-    registry = Registry(config)
+    registry = registry_of(config)
+    if isinstance(registry, GlueRegistry):
+        await asyncio.to_thread(registry.check)
+        return [Finding("ok", "registry.mode", SUBJECT, f"{registry.url}: Glue's registry is there")], None
     subjects = await asyncio.to_thread(registry.subjects)
     mode = await asyncio.to_thread(registry.mode)
     kinds = await asyncio.to_thread(registry.kinds)

@@ -27,7 +27,7 @@ from cdcd.core.records.avro.writing import (
 )
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.encoder import EncoderSettings
-from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.records.schema_registrations import SchemaUse, is_uuid
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -37,10 +37,15 @@ AVRO: Final = "avro"
 
 _HEAD: Final = b"\x00"
 _ID_BYTES: Final = 4
+_GLUE_HEAD: Final = b"\x03\x00"
+"""The version of Glue's header, and no compression (AWSSchemaRegistryConstants of AWS's serializers)."""
+_UUID_BYTES: Final = 16
 
 
 def head(schema_id: int) -> bytes:
-    """Return the beginning of a record in Confluent's wire format: zero, and the id of the schema."""
+    """Return the beginning of a record: Confluent's (zero, and the id of the schema), or Glue's if the id is a UUID."""
+    if is_uuid(schema_id):
+        return _GLUE_HEAD + schema_id.to_bytes(_UUID_BYTES, "big")
     return _HEAD + schema_id.to_bytes(_ID_BYTES, "big")
 
 
