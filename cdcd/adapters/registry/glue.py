@@ -11,6 +11,7 @@ from uuid import UUID
 
 from cdcd.adapters.credentials.command import without_secrets
 from cdcd.config.models import Config
+from cdcd.config.sections.registry import DEFAULT_REGISTRY
 from cdcd.core.errors import ConfigError, RegistryUnavailableError, SinkError
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.extras import library
@@ -136,7 +137,11 @@ class GlueRegistry:
 
     def check(self) -> None:
         """Ask for the registry, which shows if it exists and if the credentials are right."""
-        self._ask("get_registry", "", RegistryId={"RegistryName": self._name})
+        try:
+            self._ask("get_registry", "", RegistryId={"RegistryName": self._name})
+        except _MissingError:
+            if self._name != DEFAULT_REGISTRY:
+                raise
 
     def has(self, schema_id: int) -> bool:
         """Return True if Glue has a version of a schema with this UUID."""
@@ -159,11 +164,13 @@ class GlueRegistry:
         except _MissingError:
             pass
         wanted = self._settings.compatibility or _DEFAULT_COMPATIBILITY
+        # Glue makes the default registry with the first schema that is created without the name of a registry.
+        place = {} if self._name == DEFAULT_REGISTRY else {"RegistryId": {"RegistryName": self._name}}
         try:
             return self._ask(
                 "create_schema",
                 use.subject,
-                RegistryId={"RegistryName": self._name},
+                **place,
                 SchemaName=use.subject,
                 DataFormat=_FORMATS[use.kind],
                 Compatibility=_COMPATIBILITY.get(wanted, wanted),

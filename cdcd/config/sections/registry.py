@@ -48,13 +48,17 @@ class RegistryOAuthConfig(Section):
 
 CONFLUENT: Final = "confluent"
 GLUE: Final = "glue"
+DEFAULT_REGISTRY: Final = "default-registry"
 _GLUE_HOST: Final = re.compile(r"glue(?:-fips)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
 
 
 class RegistryGlueConfig(Section):
     """AWS Glue's schema registry, with `registry.kind: glue`."""
 
-    name: Text = Field("default-registry", description="Name of the registry in Glue.")
+    name: Text = Field(
+        DEFAULT_REGISTRY,
+        description="Name of the registry in Glue. Glue makes default-registry itself; any other one must be there.",
+    )
     region: Text | None = Field(
         None,
         description="Region of AWS, such as eu-central-1. null: the one in the host of url.",

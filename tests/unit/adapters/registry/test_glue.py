@@ -130,6 +130,13 @@ def test_a_registry_that_is_missing_is_refused_with_the_command_that_creates_it(
     assert "aws glue create-registry --registry-name ours" in (refused.value.hint or "")
 
 
+def test_the_default_registry_need_not_be_there_before_its_first_schema(faulty):
+    faulty.code = "EntityNotFoundException"
+    client(faulty.url).check()
+    with pytest.raises(SinkError, match="ours"):
+        client(faulty.url, glue={"name": "ours", "region": "us-east-1"}).check()
+
+
 def test_a_name_that_glue_does_not_take_is_refused(moto):
     with pytest.raises(SinkError) as refused:
         client(moto.url).register(SchemaUse("shop.public.größe-value", RECORD))
