@@ -190,6 +190,11 @@ class EventFlatteningConfig(Section):
         "rewrite-with-tombstone: that and, if topics.tombstones is true, a record without a value after it. A table "
         "without a key has no tombstones.",
     )
+    deleted_field: bool = Field(
+        True,
+        description="Whether records have the field __deleted if delete_tombstone_handling_mode is rewrite or "
+        "rewrite-with-tombstone. false: a rewritten delete looks like any other row, unless add_fields has op.",
+    )
     add_fields: Annotated[tuple[Reference, ...], Field(strict=False)] = Field(
         (),
         description="Fields that are added to the row: op, ts_ms, ts_us and ts_ns of the envelope, and those of its "
@@ -222,7 +227,7 @@ class EventFlatteningConfig(Section):
             raise ValueError(
                 f"add_headers: {own[0]} must not begin with cdcd. or __debezium., because cdcd's own headers begin so"
             )
-        if DELETED_FIELD in [each.name for each in self._fields()] and self._settings().rewrites:
+        if DELETED_FIELD in [each.name for each in self._fields()] and self._settings().has_deleted_field:
             raise ValueError(
                 f"add_fields: {DELETED_FIELD} is a field of every rewritten row; choose another name"
             )
@@ -237,7 +242,12 @@ class EventFlatteningConfig(Section):
         return _read("add_headers", self.add_headers, self.add_headers_prefix)
 
     def _settings(self) -> Flattening:
-        return Flattening(self.delete_tombstone_handling_mode, self._fields(), self._headers())
+        return Flattening(
+            self.delete_tombstone_handling_mode,
+            self._fields(),
+            self._headers(),
+            names_deletes=self.deleted_field,
+        )
 
     @property
     def settings(self) -> Flattening | None:

@@ -47,16 +47,23 @@ class Flattening:
     Attributes:
         deletes: what a delete becomes, which is one of the modes above.
         fields, headers: what is added to each record, in this order.
+        names_deletes: whether a rewritten delete has the field `__deleted`, and other records have it too.
     """
 
     deletes: str = TOMBSTONE
     fields: tuple[AddedField, ...] = ()
     headers: tuple[AddedField, ...] = ()
+    names_deletes: bool = True
 
     @property
     def rewrites(self) -> bool:
-        """True if a delete becomes a record with the old row, and each record has the field `__deleted`."""
+        """True if a delete becomes a record with the old row."""
         return self.deletes in {REWRITE, REWRITE_WITH_TOMBSTONE}
+
+    @property
+    def has_deleted_field(self) -> bool:
+        """True if each record has the field `__deleted`."""
+        return self.rewrites and self.names_deletes
 
     def has_tombstones(self, tombstones: bool) -> bool:
         """Return whether a delete has a record without a value; `tombstones` as in `EncoderSettings`."""

@@ -20,6 +20,7 @@ from cdcd.adapters.postgres.publication import Publication, PublishedTable, read
 from cdcd.config.loading import Config
 from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.tools.adopt import settings
+from cdcd.tools.adopt.cloud import of_cloud, with_registry
 from cdcd.tools.adopt.connect_api import Connector, read_file
 from cdcd.tools.adopt.database import Narrowing, captured, narrowing, own_publication, read_known
 from cdcd.tools.adopt.judging import (
@@ -166,9 +167,9 @@ def adopt(
 
     Raises ConfigError: no configuration of cdcd's can be made of it.
     """
-    options = with_present_names(options)
+    options = of_cloud(with_present_names(options))
     references = References()
-    findings = judge(options, references)
+    findings = with_registry(judge(options, references), references)
     lists = read_lists(options)
     prefix = options.get("topic.prefix", "").strip()
     is_unnamed = "name" not in extra and not options.get("name", "").strip()
@@ -187,7 +188,7 @@ def adopt(
         except CdcdError as error:
             not_asked = error
     if database is not None:
-        findings = judge(options, references, database.known, database.topics)
+        findings = with_registry(judge(options, references, database.known, database.topics), references)
         findings = with_name(findings, prefix) if is_unnamed else findings
     findings = _with_tables(
         findings, lists, choose(lists, None if database is None else database.tables), options

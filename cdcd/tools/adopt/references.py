@@ -78,6 +78,10 @@ class References:
             last = match.end()
         return "".join([*parts, _escaped(value[last:])])
 
+    def variable(self, key: str, meaning: str) -> str:
+        """A reference for a value that the connector's configuration does not have."""
+        return f"${{{self._name(key, meaning)}}}"
+
     def secret(self, option: str, value: str) -> str:
         """A reference for the value of a secret option."""
         if _PLACEHOLDER.fullmatch(value):

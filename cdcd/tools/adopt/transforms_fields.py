@@ -11,6 +11,7 @@ of today's records is traced back to its column, and a column that is in a key i
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from cdcd.core.records.flattening import DELETED_FIELD
 from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Renamed, Transform
 from cdcd.tools.adopt.reach import Reach, UndecidedError
 from cdcd.tools.adopt.tables import quoted
@@ -81,6 +82,10 @@ def replace_in_values(transform: Transform, course: Course) -> Verdict:
                 "columns.include and fields.tables by hand, and accept this option."
             )
         return _of_only_fields(included, reach, transform, course)
+    keys: dict[str, object] = {}
+    if DELETED_FIELD in excluded:
+        excluded = tuple([name for name in excluded if name != DELETED_FIELD])
+        keys |= _without_deleted(course, reach)
     out = [column for name in excluded if (column := _column(course, name, reach)) is not None]
     new = {
         column: name
@@ -96,7 +101,6 @@ def replace_in_values(transform: Transform, course: Course) -> Verdict:
         course.renamed[former] = Renamed(None, reach.patterns)
     for column, name in new.items():
         course.renamed[name] = Renamed(column, reach.patterns)
-    keys: dict[str, object] = {}
     if out:
         keys["columns.exclude"] = _of_columns(reach, out)
     if new:
@@ -108,10 +112,25 @@ def replace_in_values(transform: Transform, course: Course) -> Verdict:
     return translated(f"{' and '.join(keys) or 'No field has these names'}.", keys, notes)
 
 
+def _without_deleted(course: Course, reach: Reach) -> dict[str, object]:
+    """The key that leaves `__deleted` out of records; {}: they do not have the field."""
+    if DELETED_FIELD not in course.inserted:
+        return {}
+    if not reach.is_all:
+        raise RefusedError(
+            f"The transform leaves {DELETED_FIELD} out of the records of some tables, and "
+            "event_flattening.deleted_field is for all tables. Let the consumers pass the field over, and accept this "
+            "option."
+        )
+    course.inserted.discard(DELETED_FIELD)
+    return {"event_flattening.deleted_field": False}
+
+
 def _of_only_fields(included: tuple[str, ...], reach: Reach, transform: Transform, course: Course) -> Verdict:
     """The verdict on a list of the only fields of rows: `columns.include`."""
     if course.known is None:
         raise UndecidedError("The list must have a column of each table, and the database was not asked.")
+    keys = {} if DELETED_FIELD in included else _without_deleted(course, reach)
     if lost := sorted(course.inserted - set(included)):
         raise RefusedError(
             f"Another transform adds field {lost[0]}, and this one leaves it out again. Remove the field there "
@@ -133,8 +152,8 @@ def _of_only_fields(included: tuple[str, ...], reach: Reach, transform: Transfor
             if column not in columns:
                 course.renamed[column] = Renamed(None, reach.patterns)
     return translated(
-        "columns.include.",
-        {"columns.include": _of_columns(reach, columns)},
+        f"{' and '.join(['columns.include', *keys])}.",
+        {**keys, "columns.include": _of_columns(reach, columns)},
         [
             "A column that gets a name of the list later is left out until columns.include is changed.",
             today(reach),
@@ -195,6 +214,10 @@ def insert_in_values(transform: Transform, course: Course) -> Verdict:
     if static:
         constants[names[-1]] = course.references.replace(transform.options.get("static.value", "").strip())
     tables: dict[str, dict[str, object]] = dict.fromkeys(reach.patterns, constants)
+    # Another such transform has a rule for each table, and a table has one rule.
+    by_table = any(each.type == transform.type and each.text("topic.field") for each in course.transforms)
+    if by_table and not topic and course.known is not None:
+        tables = dict.fromkeys([each.pattern for each in reach.tables(course.known)], constants)
     if topic:
         if course.known is None:
             raise UndecidedError(
@@ -214,7 +237,7 @@ def insert_in_values(transform: Transform, course: Course) -> Verdict:
             "The field is before the columns, not behind them. Heartbeats and logical messages do not have it.",
             _OPTIONAL if course.has_schemas and not given.endswith("!") else "",
             _DEFAULTS if transform.flag("replace.null.with.default", default=True) else "",
-            _OF_TODAY if topic else today(reach),
+            _OF_TODAY if topic else _TODAY if by_table else today(reach),
         ],
     )
 

@@ -155,8 +155,8 @@ class FlatForms:
             if rule is None or rule.action != EXCLUDE
         } | {name for name, _ in fragments.constants}
         left_out = [field.name for field in flat.fields if field.name in columns]
-        has_deleted = flat.rewrites and DELETED_FIELD not in columns
-        if flat.rewrites and not has_deleted:
+        has_deleted = flat.has_deleted_field and DELETED_FIELD not in columns
+        if flat.has_deleted_field and not has_deleted:
             left_out.append(DELETED_FIELD)
         if left_out and (fragments.topic, *left_out) not in self._told:
             self._told.add((fragments.topic, *left_out))

@@ -278,3 +278,30 @@ def test_predicates_that_choose_single_records(predicate: str, negate: str, kind
 def test_a_predicate_that_nobody_describes_stands_in_the_way() -> None:
     options = connector(FLAT, {**replaced(renames="status:state"), "predicate": "p"})
     assert "predicates.p.type" in verdicts(options, KNOWN)["b"].why
+
+
+REWRITTEN = {"type": UNWRAP, "delete.tombstone.handling.mode": "rewrite", "add.fields": "op"}
+
+
+@pytest.mark.parametrize("given", [{"exclude": "__deleted"}, {"include": "id,status,email,__op"}])
+def test_the_field_that_names_deletes_may_be_left_out_again(given: dict[str, str]) -> None:
+    keep = {"type": f"{CONNECT}ReplaceField$Value", **given}
+    found = config(connector(REWRITTEN, keep), KNOWN).event_flattening
+    assert (found.deleted_field, found.delete_tombstone_handling_mode) == (False, "rewrite")
+    some = {**keep, "predicate": "p"}
+    there = topic_predicate(r"inventory\.public\.orders")
+    assert verdicts(connector(REWRITTEN, some, **there), KNOWN)["b"].kind is Kind.IMPOSSIBLE
+    other = {"type": f"{CONNECT}ReplaceField$Value", "exclude": "__op"}
+    assert verdicts(connector(REWRITTEN, other), KNOWN)["b"].kind is Kind.IMPOSSIBLE
+
+
+def test_a_constant_and_the_topic_are_one_rule_for_each_table() -> None:
+    inserts = [
+        {"type": f"{CONNECT}InsertField$Value", "static.field": "source", "static.value": "cdc"},
+        {"type": f"{CONNECT}InsertField$Value", "topic.field": "topic"},
+    ]
+    for ordered in (inserts, inserts[::-1]):
+        found = config(connector({"type": UNWRAP}, *ordered), KNOWN).fields.tables
+        assert {pattern: each.constants for pattern, each in found.items()} == {
+            each.pattern: {"source": "cdc", "topic": f"inventory.public.{each.name}"} for each in KNOWN
+        }

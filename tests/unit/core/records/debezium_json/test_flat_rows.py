@@ -201,6 +201,18 @@ def test_what_a_delete_becomes_is_the_modes_and_topics_tombstones(mode, tombston
     assert [None if value is None else json.loads(value) for _, _, value, _ in made] == values
 
 
+@pytest.mark.parametrize("value_format", ["json", "json_schema"])
+def test_a_rewritten_delete_may_come_without_the_field_that_names_it(value_format: str):
+    settings = Flattening("rewrite", names_deletes=False)
+    encoder = an_encoder(settings, (ORDERS, ("Order no", "line")), value_format=value_format)
+    made = encode(encoder, Delete(None, ORDERS.oid, "K", row(1, 2, None)))
+    found = json.loads(made[0][2] or b"")
+    if value_format == "json_schema":
+        assert "__deleted" not in [each["field"] for each in found["schema"]["fields"]]
+        found = found["payload"]
+    assert found == {"Order no": 1, "line": 2, "note": None}
+
+
 def test_a_value_that_was_not_sent_is_the_placeholder_with_its_header():
     encoder = an_encoder(Flattening(headers=added("op")), (ORDERS, ("Order no", "line")))
     (made,) = encode(encoder, Update(None, ORDERS.oid, "", None, row(1, 2, UNCHANGED)), writes=True)
