@@ -99,6 +99,10 @@ class LeftOutTables:
         self._untold[relation.oid] = _name(relation)
         return False
 
+    def refuse(self, oid: int) -> None:
+        """Leave out a relation whose description is refused, until it is described again."""
+        self._oids.add(oid)
+
     def rest(self, item: SpoolItem, in_stream: bool) -> SpoolItem | None:
         """Return the rest of an event or of drafts, such as a Truncate without some tables; None if nothing is left."""
         oids = oids_of(item, in_stream)

@@ -138,9 +138,12 @@ class MessageRecords:
             self._requests.refuse_large(size)
 
     def _is_delivered(self, frame: bytes, in_stream: bool) -> bool:
-        """Return whether a logical message that is no request has a record."""
-        prefixes = self._message_prefixes
-        return prefixes is None or peek.message_prefix(frame, in_stream) in prefixes
+        """Return whether a logical message that is no request has a record.
+
+        A context has none, also if this pipeline uses no contexts, because it may have the token of another pipeline.
+        """
+        prefixes, prefix = self._message_prefixes, peek.message_prefix(frame, in_stream)
+        return prefix != _CONTEXT if prefixes is None else prefix in prefixes
 
     def _without_value(self, frame: bytes, in_stream: bool, known: int) -> int:
         """Remove the value from the record of a message of which only size and digest were kept.

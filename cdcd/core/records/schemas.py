@@ -93,6 +93,7 @@ from cdcd.core.catalog.relations import (
 )
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.catalog.wiretext import to_bytes, wire
+from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.debezium_json.converters import converter_for
 from cdcd.core.records.debezium_json.protected import protect
@@ -203,6 +204,40 @@ class TableForm:
 
 def _json(data: object) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+WRITTEN_BYTES_MAX: Final = 1_000_000
+"""Bytes of a description that is written. Kafka's default limit of a record (max.message.bytes) is 1,048,588 bytes."""
+
+_COLUMN_BYTES: Final = 1_000
+"""More than the bytes of a column in a description, without its default and labels. A name has 63 bytes at most."""
+
+_ESCAPED: Final = 6
+"""Bytes that JSON needs at most for a byte of a text."""
+
+
+def require_writable(form: TableForm) -> None:
+    """Raise ConfigError if the description is too large for its topic.
+
+    The owner of a table chooses how many labels an enum has, so this must be a fault of the table.
+    """
+    texts = sum(
+        len(column.default or "") + sum(len(label) + 16 for _, label in column.labels)
+        for column in form.columns
+    )
+    if _COLUMN_BYTES * len(form.columns) + _ESCAPED * texts <= WRITTEN_BYTES_MAX:
+        return
+    size = len(form.record()[1])
+    if size <= WRITTEN_BYTES_MAX:
+        return
+    most = max(form.columns, key=lambda column: len(column.labels))
+    raise ConfigError(
+        f"The description of {form.schema}.{form.table} for the topic of descriptions (topics.schemas) has {size} "
+        f"bytes, and at most {WRITTEN_BYTES_MAX} are allowed. Column {most.name} has the most labels: "
+        f"{len(most.labels)}.",
+        hint="Leave columns whose enums have so many labels out (columns.exclude, or a column list of the "
+        "publication), make them texts, or set topics.schemas to false if nothing reads the descriptions.",
+    )
 
 
 DESCRIPTION_BYTES_MAX: Final = 1 << 24

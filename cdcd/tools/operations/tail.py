@@ -18,9 +18,12 @@ from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.catalog.patterns import TablePattern, parse_pattern
 from cdcd.core.catalog.relations import UNKNOWN_PLACE, TableDescription, TypeDescription
 from cdcd.core.catalog.routing import DEFAULT, parse_table
+from cdcd.core.engine.context import PREFIX as CONTEXT
+from cdcd.core.engine.fates import BELONGS
 from cdcd.core.engine.left_out import LeftOutTables
 from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.core.facts import unheard
+from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import Record
@@ -28,6 +31,7 @@ from cdcd.core.records.shaping.filtering import filtered
 from cdcd.core.records.shaping.outbox import shaped
 from cdcd.core.records.shaping.partitioning import partitioned, without_partition
 from cdcd.core.records.shaping.routed import routed
+from cdcd.core.snapshot.signals import RESERVED
 from cdcd.core.transactions.steps import NonTransactionalMessage, Opened
 from cdcd.daemon.settings import encoder_settings, require_json
 from cdcd.stream.settings import StreamSettings
@@ -47,6 +51,8 @@ SCHEMAS: Final = "cdcd-tail.descriptions-of-tables"
 """The topic of descriptions among the records of a slot, which are not written to Kafka."""
 
 Say = Callable[[str], None]
+
+_WITH_TOKENS: Final = frozenset(prefix.encode() for prefix in (*RESERVED, CONTEXT))
 
 
 class Shown:
@@ -301,7 +307,9 @@ async def _follow_slot(config: Config, shown: Shown, notice: Say) -> None:
 
     def decoder(source: StreamSource) -> RecordDecoder:
         source.look_up.protects = bool(config.columns.patterns)
-        return RecordDecoder(config, source.database, source.money_digits, bindings, shown.descriptions)
+        return RecordDecoder(
+            config, source.database, source.money_digits, bindings, shown.descriptions, notice=notice
+        )
 
     stream = Stream(
         settings,
@@ -328,11 +336,16 @@ async def _next(stream: Stream[Record], shown: Shown) -> Transaction[Record]:
         begins.cancel()
 
 
+def _silently(_text: str) -> None:
+    """Default of `notice`."""
+
+
 class RecordDecoder:
     """Makes the records that the daemon would write to Kafka, without tombstones.
 
     Args:
         descriptions: is called with the descriptions of tables; None if they are not needed.
+        notice: is called with a text for each table that has no records because of a fault of its own.
     """
 
     def __init__(
@@ -342,8 +355,10 @@ class RecordDecoder:
         money_digits: int = DIGITS_OF_C,
         bindings: Bindings | None = None,
         descriptions: Descriptions | None = None,
+        notice: Say = _silently,
     ) -> None:
         self._descriptions = descriptions
+        self._notice = notice
         settings = encoder_settings(config, database, bindings=bindings, money_digits=money_digits)
         self._commit_lsn = UNKNOWN_PLACE
         settings = replace(
@@ -357,7 +372,7 @@ class RecordDecoder:
             value_format = "json"
             settings = replace(settings, key_format="json", value_format="json")
         selection = config.tables.selection
-        self._left_out = None if selection.is_all else LeftOutTables(selection.test())
+        self._left_out = LeftOutTables(None if selection.is_all else selection.test())
         made = shaped(record_stream(settings, False, unheard), config.outbox.settings, settings, unheard)
         made = routed(partitioned(made, settings), config.routes.settings, settings, unheard)
         self._encoder = filtered(made, config.filters.settings, settings, unheard)
@@ -366,9 +381,14 @@ class RecordDecoder:
         self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
         """See `Decoder`."""
-        if self._left_out is not None and not self._left_out.describe(relation):
+        if not self._left_out.describe(relation):
             return
-        self._encoder.define(relation, replace(description, at=self._commit_lsn), types)
+        try:
+            self._encoder.define(relation, replace(description, at=self._commit_lsn), types)
+        except BELONGS as error:
+            # A fault of one table does not end the command for the others, as in the daemon.
+            self._left_out.refuse(relation.oid)
+            self._notice(f"{relation.schema}.{relation.name} is left out: {error.message}")
 
     def begin(self, opened: Opened) -> None:
         """See `Decoder`."""
@@ -382,13 +402,12 @@ class RecordDecoder:
     def decode(self, frame: bytes, in_stream: bool) -> list[Record]:
         """See `Decoder`."""
         records: list[Record] = []
-        if self._left_out is not None:
-            rest = self._left_out.rest(frame, in_stream)
-            if rest is None:
-                self._encoder.skip(1)
-                return records
-            assert isinstance(rest, bytes)
-            frame = rest
+        rest = None if _has_token(frame, in_stream) else self._left_out.rest(frame, in_stream)
+        if rest is None:
+            self._encoder.skip(1)
+            return records
+        assert isinstance(rest, bytes)
+        frame = rest
         self._encoder.encode(frame, in_stream, _unix_us(), records)
         return [without_partition(record) for record in records if not self._takes(record)]
 
@@ -402,8 +421,16 @@ class RecordDecoder:
     def decode_message(self, step: NonTransactionalMessage) -> list[Record]:
         """See `Decoder`."""
         records: list[Record] = []
+        if _has_token(step.frame, step.in_stream):
+            self._encoder.skip(1)
+            return records
         self._encoder.encode_message(step.frame, step.in_stream, step.last_commit_lsn, _unix_us(), records)
         return records
+
+
+def _has_token(frame: bytes, in_stream: bool) -> bool:
+    """Return whether the event is a request to a daemon or a context, which have no records and may have a token."""
+    return peek.tag_of(frame) == peek.MESSAGE and peek.message_prefix(frame, in_stream) in _WITH_TOKENS
 
 
 def _unix_us() -> int:

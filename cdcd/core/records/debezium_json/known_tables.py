@@ -18,7 +18,7 @@ from cdcd.core.records.debezium_json.source_block import OPS
 from cdcd.core.records.debezium_json.table_fragments import DescribedTable, TableFragments, Tally
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings, Record, owner_headers
-from cdcd.core.records.schemas import TableForm, table_form
+from cdcd.core.records.schemas import TableForm, require_writable, table_form
 
 RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...], tuple[ColumnRule | None, ...]]
 """What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in, and
@@ -90,7 +90,7 @@ class KnownTables:
             WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
             ConfigError: the rules that protect columns contradict each other, or the table's key; or the key that is
                 chosen cannot be made; or the chosen columns cannot choose partitions; or two fields have one name;
-                or a partition does not send the former values of the key.
+                or a partition does not send the former values of the key; or the description is too large.
         """
         require_decoded(relation, table, types)
         if self._binary:
@@ -129,6 +129,8 @@ class KnownTables:
         )
         if told is not None and told.rewritten == form.rewritten and told.last_id is not None:
             form = replace(form, last_id=told.last_id)
+        if self._settings.schemas_topic is not None:
+            require_writable(form)
         self.told_forms[relation.oid] = form
         fields: Fields | None = None
         if self._chosen_fields:

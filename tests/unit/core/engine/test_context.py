@@ -204,11 +204,13 @@ def test_a_part_of_a_batch_counts_its_headers_as_bytes(tmp_path: Path):
     assert ship.batch.size > 1000
 
 
-def test_without_the_section_a_context_is_a_message_like_any_other(tmp_path: Path):
+def test_without_the_section_a_context_has_no_record_because_it_may_have_another_pipelines_token(
+    tmp_path: Path,
+):
     daemon = started(tmp_path, None)
     daemon.take(transaction(5, 100, described(), context(actor="anna"), row(1)))
-    assert [topic for topic, _, _ in daemon.records] == ["p.message", "p.public.t"]
-    assert actors(daemon) == [None, None]
+    assert [topic for topic, _, _ in daemon.records] == ["p.public.t"]
+    assert actors(daemon) == [None]
 
 
 def test_a_context_that_is_refused_changes_nothing(tmp_path: Path):

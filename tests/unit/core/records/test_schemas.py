@@ -6,9 +6,17 @@ import pytest
 from cdcd.core.catalog.logical import form_of
 from cdcd.core.catalog.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
+from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.debezium_json.converters import converter_for
-from cdcd.core.records.schemas import TableForm, is_default_lost, read_form, table_form
+from cdcd.core.records.schemas import (
+    WRITTEN_BYTES_MAX,
+    TableForm,
+    is_default_lost,
+    read_form,
+    require_writable,
+    table_form,
+)
 
 RELATION = Relation(
     None,
@@ -264,3 +272,31 @@ def test_rewrites_are_in_the_description_and_not_in_its_fingerprint():
     assert (after.last_id, after.rewritten) == (7, 99)
     gone = described(TableDescription())
     assert (gone.last_id, gone.rewritten) == (None, None)
+
+
+def of_enums(labels: int, columns: int, letter: str = "x") -> TableForm:
+    """A table whose columns have an enum with so many labels of 63 bytes."""
+    form = described()
+    words = tuple([(90_000 + number, f"{number:05}".ljust(63, letter)) for number in range(labels)])
+    enums = [
+        ColumnForm(f"c{at}", at, "public.mood", 90_003, -1, "enum", None, words) for at in range(columns)
+    ]
+    return replace(form, columns=tuple(enums))
+
+
+def test_a_description_that_is_too_large_for_its_topic_is_refused_by_the_name_of_the_table():
+    large = of_enums(14_000, 1)
+    assert len(large.record()[1]) > WRITTEN_BYTES_MAX
+    with pytest.raises(ConfigError, match=r"public\.orders .* has the most labels: 14000") as refused:
+        require_writable(large)
+    assert "columns.exclude" in refused.value.hint
+    with pytest.raises(ConfigError):
+        require_writable(of_enums(200, 80))
+    with pytest.raises(ConfigError):
+        require_writable(of_enums(5_000, 1, "\x01"))
+
+
+def test_a_description_of_1600_columns_and_one_with_thousands_of_labels_are_written():
+    require_writable(of_enums(0, 1600))
+    require_writable(of_enums(10_000, 1))
+    require_writable(of_enums(100, 100))

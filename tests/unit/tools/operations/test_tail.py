@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,9 @@ from cdcd.config.loading import Config, parse_config
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.frames import XLogData, write_frame
-from cdcd.core.protocol.messages import Column, Insert, Relation, Truncate
+from cdcd.core.protocol.messages import Column, Insert, LogicalMessage, Relation, Truncate
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.transactions.steps import Opened
+from cdcd.core.transactions.steps import NonTransactionalMessage, Opened
 from cdcd.tools.operations.change_lines import Filter, Seen
 from cdcd.tools.operations.record import record as record_now
 from cdcd.tools.operations.replay import Range
@@ -192,3 +193,32 @@ def test_changes_of_a_slot_are_envelopes_whatever_the_daemon_writes():
     ((_, _, value, headers),) = decoder.decode(write_frame(XLogData(500, 500, 0, message)), False)
     assert json.loads(value or b"")["after"] == {"id": 1}
     assert headers is None
+
+
+@pytest.mark.parametrize("prefix", ["cdcd.snapshot", "cdcd.watermark", "cdcd.context"])
+def test_messages_that_may_have_a_token_are_not_shown_but_counted(prefix: str):
+    decoder = RecordDecoder(EVENTS, "db")
+    decoder.define(relation(1, "orders"), KEYED, {})
+    decoder.begin(Opened("", 7, 100, 0, None, 0))
+    secret = LogicalMessage(None, True, 5, prefix, b'{"token": "s3cr3t"}')
+    assert decoder.decode(wire.frame(secret), False) == []
+    ((_, _, value, _),) = decoder.decode(wire.frame(Insert(None, 1, (b"1", b"x"))), False)
+    assert json.loads(value or b"")["source"]["event_serial_no"] == 2
+    alone = wire.frame(replace(secret, transactional=False))
+    assert decoder.decode_message(NonTransactionalMessage(alone, False, 5, 0, 0)) == []
+
+
+def test_a_table_that_cannot_be_described_is_left_out_with_a_notice():
+    said: list[str] = []
+    decoder = RecordDecoder(EVENTS, "db", notice=said.append)
+    odd = replace(relation(1, "odd"), name="b\ufdd0e9")
+    decoder.define(odd, KEYED, {})
+    decoder.define(relation(2, "orders"), KEYED, {})
+    decoder.begin(Opened("", 7, 100, 0, None, 0))
+    records = [
+        record
+        for oid in (1, 2)
+        for record in decoder.decode(wire.frame(Insert(None, oid, (b"1", b"x"))), False)
+    ]
+    assert [topic for topic, *_ in records] == ["shop.public.orders"]
+    assert "cannot be decoded" in said[0]
