@@ -140,37 +140,56 @@ def _doubled(text: str, special: re.Pattern[str]) -> str:
     return f'"{escaped}"'
 
 
-def reader_for(oid: int, types: Mapping[int, TypeDescription], nesting: int = 0) -> Reader | None:
+def reader_for(oid: int, types: Mapping[int, TypeDescription]) -> Reader | None:
     """Return the reader of a type's binary form; None if there is none or the server cannot send the type as binary.
 
     Args:
         types: catalog descriptions of types that are not built in.
     """
-    builtin = READERS.get(oid)
-    if builtin is not None:
-        return builtin
+    return READERS.get(oid) or _reader(oid, types, 0, {})
+
+
+def _reader(
+    oid: int, types: Mapping[int, TypeDescription], nesting: int, known: dict[int, Reader | None]
+) -> Reader | None:
+    """Return the reader, and remember it in `known`.
+
+    Each type is looked at once. A type that has another one several times, which has a third one several times, and
+    so on, would otherwise take time that doubles with each level.
+    """
+    if oid not in known:
+        known[oid] = READERS.get(oid) or _made(oid, types, nesting, known)
+    return known[oid]
+
+
+def _made(
+    oid: int, types: Mapping[int, TypeDescription], nesting: int, known: dict[int, Reader | None]
+) -> Reader | None:
     description = BUILTIN_TYPES.get(oid) or types.get(oid)
     if description is None or nesting > NESTING_MAX or not description.sends:
         return None
     if description.kind == "e":
         return plain
     if description.kind == "d":
-        return reader_for(description.base_oid, types, nesting + 1)
+        return _reader(description.base_oid, types, nesting + 1, known)
     if description.is_array:
-        element = reader_for(description.element_oid, types, nesting + 1)
+        element = _reader(description.element_oid, types, nesting + 1, known)
         return None if element is None else _Array(element, description.delimiter).text
     if description.kind == "b":
         extension = None if description.namespace == "pg_catalog" else EXTENSIONS.get(description.name)
         return None if extension is None else extension.read
-    return _compound(description, types, nesting)
+    return _compound(description, types, nesting, known)
 
 
 def _compound(
-    description: TypeDescription, types: Mapping[int, TypeDescription], nesting: int
+    description: TypeDescription,
+    types: Mapping[int, TypeDescription],
+    nesting: int,
+    known: dict[int, Reader | None],
 ) -> Reader | None:
     parts: dict[int, Reader] = {}
     for oid in description.parts:
-        reader = reader_for(oid, types, nesting + 1)
+        reader = _reader(oid, types, nesting + 1, known)
         if reader is None:
             return None
         parts[oid] = reader

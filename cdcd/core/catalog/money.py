@@ -66,7 +66,11 @@ def rewritten(text: str, digits: int) -> str:
 
 
 def rewrite_of(
-    oid: int, types: Mapping[int, TypeDescription], digits: int, nesting: int = 0
+    oid: int,
+    types: Mapping[int, TypeDescription],
+    digits: int,
+    nesting: int = 0,
+    known: dict[int, Rewrite | None] | None = None,
 ) -> Rewrite | None:
     """Return the function that rewrites the texts of a type.
 
@@ -75,20 +79,34 @@ def rewrite_of(
     Args:
         types: catalog descriptions of types that are not built in.
         digits: decimal digits of the database's default.
+        known: functions of types that were looked at, so that each type is looked at once.
     """
     if digits == DIGITS_OF_C:
         return None
     if oid == MONEY:
         return partial(rewritten, digits=digits)
+    known = {} if known is None else known
+    if oid not in known:
+        known[oid] = _rewrite_of(oid, types, digits, nesting, known)
+    return known[oid]
+
+
+def _rewrite_of(
+    oid: int,
+    types: Mapping[int, TypeDescription],
+    digits: int,
+    nesting: int,
+    known: dict[int, Rewrite | None],
+) -> Rewrite | None:
     description = types.get(oid) or BUILTIN_TYPES.get(oid)
     if description is None or nesting > NESTING_MAX:
         return None
     if description.kind == "d":
-        return rewrite_of(description.base_oid, types, digits, nesting + 1)
+        return rewrite_of(description.base_oid, types, digits, nesting + 1, known)
     if description.is_array:
-        element = rewrite_of(description.element_oid, types, digits, nesting + 1)
+        element = rewrite_of(description.element_oid, types, digits, nesting + 1, known)
         return None if element is None else partial(_array, element=element, delimiter=description.delimiter)
-    parts = [rewrite_of(part, types, digits, nesting + 1) for part in description.parts]
+    parts = [rewrite_of(part, types, digits, nesting + 1, known) for part in description.parts]
     first = next((part for part in parts if part is not None), None)
     if first is None:
         return None

@@ -1,12 +1,15 @@
+from typing import Any
+
 import pytest
 
-from cdcd.core.catalog.logical import require_binary, unreadable_binary
+from cdcd.core.catalog.logical import logical_type, require_binary, unreadable_binary
 from cdcd.core.catalog.relations import TypeDescription
-from cdcd.core.catalog.types import BUILTIN_TYPES
+from cdcd.core.catalog.types import BUILTIN_TYPES, MONEY
 from cdcd.core.errors import TransientError, WithoutBinaryError
 from cdcd.core.protocol.messages import Column, Relation
 
 SEG, SEGS, GEOMETRY = 70_000, 70_001, 70_002
+INTEGER = 23
 TYPES = {
     **BUILTIN_TYPES,
     SEG: TypeDescription(SEG, "public", "seg", "b", "U", 0, 0, -1, sends=False),
@@ -64,3 +67,27 @@ def test_a_relation_is_refused_by_the_first_column_that_cannot_be_read():
         require_binary(with_columns(23, GEOMETRY, 99_999), TYPES)
     assert isinstance(caught.value, TransientError)
     assert "postgres.binary" in caught.value.hint
+
+
+class Counted(dict[int, TypeDescription]):
+    """Descriptions of types that count how often one is looked at."""
+
+    looks = 0
+
+    def get(self, oid: int, default: Any = None) -> Any:
+        self.looks += 1
+        assert self.looks < 1000, "the time doubles with each level"
+        return super().get(oid, default)
+
+
+@pytest.mark.parametrize("leaf", [INTEGER, MONEY])
+def test_types_that_have_the_next_one_three_times_are_looked_at_once_each(leaf: int):
+    types = Counted({level: composite(level, (level + 1,) * 3) for level in range(80_000, 80_030)})
+    types[80_030] = composite(80_030, (leaf,))
+    logical = logical_type(80_000, -1, types, money_digits=0)
+    assert logical.read is not None
+    assert (logical.rewrite is not None) == (leaf == MONEY)
+
+
+def composite(oid: int, parts: tuple[int, ...]) -> TypeDescription:
+    return TypeDescription(oid, "public", f"t{oid}", "c", "C", 0, 0, -1, parts=parts)
