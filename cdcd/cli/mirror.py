@@ -540,12 +540,18 @@ def _check_filters(pipeline: "Config | None") -> None:
 
 
 def _check_routes(pipeline: "Config | None") -> None:
-    """ConfigError: the daemon routes rows, and a mirror follows one topic of a table."""
+    """ConfigError: the daemon routes rows, or tables share topics, and a mirror follows one topic of a table."""
     if pipeline is not None and pipeline.routes.tables:
         raise ConfigError(
             f"The pipeline's configuration routes the rows of {', '.join(pipeline.routes.tables)} to several topics "
             "(routes.tables), and cdcd mirror reads only one topic of a table.",
             hint="Mirror a pipeline without routes: a second one, with a slot and a prefix of its own.",
+        )
+    if pipeline is not None and pipeline.topics.shared:
+        raise ConfigError(
+            f"The pipeline's configuration has topics for several tables (topics.shared): "
+            f"{', '.join(pipeline.topics.shared)}. cdcd mirror reads topics of one table.",
+            hint="Mirror a pipeline without topics.shared: a second one, with a slot and a prefix of its own.",
         )
 
 

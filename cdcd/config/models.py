@@ -494,6 +494,7 @@ class Config(Section):
             self.routes.topics,
             topics.renames,
             topics.claims,
+            topics.shared_topics,
         )
 
     @property

@@ -126,6 +126,23 @@ TopicName = Annotated[
     ),
 ]
 
+TopicKey = Annotated[
+    str,
+    Form(
+        r"[A-Za-z0-9._-]{1,249}",
+        "may hold only ASCII letters, digits, '.', '_' and '-', and at most 249 of them, as Kafka demands of topics",
+    ),
+]
+"""A topic as a key. Helm's schemas have no lookahead for patterns of keys."""
+
+FieldName = Annotated[
+    str,
+    Form(
+        r"[A-Za-z_][A-Za-z0-9_]{0,248}",
+        "may hold only ASCII letters, digits and '_', and must not begin with a digit, as Avro demands of fields",
+    ),
+]
+
 
 def _check_template(template: str) -> str:
     check_template(template)

@@ -26,6 +26,7 @@ from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.lock import AdvisoryLock
 from cdcd.config.loading import Config
 from cdcd.config.reloading import reread
+from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import Ignored
 from cdcd.core.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
@@ -277,8 +278,8 @@ class KafkaSide:
             return TRANSACTION_S
 
     def has_topics(self, topics: Collection[str]) -> bool:
-        """Whether this session knows that all of these topics exist."""
-        return self._topics.issuperset(topics)
+        """Whether this session knows that all of these topics exist. A share counts as its topic (`sharing.py`)."""
+        return self._topics.issuperset(map(whole_topic, topics))
 
     async def ensure_topics(
         self,
@@ -413,7 +414,8 @@ class KafkaSide:
             keyless = [topic for topic in keyless if topic not in refused]
         if keyless:
             marked = config.heartbeat.watermark_interval_s > 0
-            check_keyless(admin, keyless, marked=marked, refused=refused)
+            repeating = [topic for topic, each in config.topics.shared.items() if each.key_field is None]
+            check_keyless(admin, keyless, marked=marked, refused=refused, repeating=repeating)
         if config.kafka.delivery == "at_least_once":
             known = existing.union([topic for topic in missing if not refused or topic not in refused])
             self._known.sizes.learn_topics(message_limits(admin, sorted(known)))
@@ -471,7 +473,7 @@ class KafkaSide:
 
         def look() -> dict[str, CdcdError]:
             found: dict[str, CdcdError] = {}
-            for name, info in self._admin().each_topic(sorted(topics)).items():
+            for name, info in self._admin().each_topic(sorted(set(map(whole_topic, topics)))).items():
                 if isinstance(info, CdcdError):
                     found[name] = info
                 elif info is None:
@@ -480,7 +482,7 @@ class KafkaSide:
                 elif info.may_write is False:
                     found[name] = not_writable(name)
             self._name_topics(found)
-            return found
+            return _of_shares(found, topics)
 
         return await self.call(look, anywhere=True)
 
@@ -501,20 +503,27 @@ class KafkaSide:
     ) -> dict[str, CdcdError]:
         """As `ensure_topics`, but repeat it while the broker is away: a new session would not bring the broker back.
 
+        A share of a topic is asked for as its topic (`sharing.py`), and is refused like it.
+
         Args:
             again: those of `topics` that were refused before, or may be gone.
 
         Returns:
             The topics that cannot be used, each with the error.
         """
-        self._topics.difference_update(again)
-        self._keyless.difference_update(again)
+        self._topics.difference_update(map(whole_topic, again))
+        self._keyless.difference_update(map(whole_topic, again))
+        whole, without_key = (
+            list(dict.fromkeys(map(whole_topic, topics))),
+            frozenset(map(whole_topic, keyless)),
+        )
+        later = list(dict.fromkeys(map(whole_topic, ahead)))
         backoff = self._config.kafka.retry.delays.backoff()
         while True:
             refused: dict[str, CdcdError] = {}
             try:
-                await self.ensure_topics(topics, keyless=keyless, ahead=ahead, refused=refused)
-                return refused
+                await self.ensure_topics(whole, keyless=without_key, ahead=later, refused=refused)
+                return _of_shares(refused, topics)
             except SinkUnavailableError as error:
                 if self.giving_up.is_set():
                     raise
@@ -549,6 +558,11 @@ class KafkaSide:
         except CdcdError as error:
             fill_names(error, names(self._config))
             raise
+
+
+def _of_shares(refused: Mapping[str, CdcdError], topics: Collection[str]) -> dict[str, CdcdError]:
+    """Return those of the topics, and of the shares of topics, that cannot be used."""
+    return {each: refused[whole_topic(each)] for each in topics if whole_topic(each) in refused}
 
 
 def _oversized(policy: str, topic: str, size: int, to: str) -> Fact:

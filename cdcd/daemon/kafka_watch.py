@@ -19,6 +19,7 @@ from cdcd.adapters.kafka.outage import HangingTransactions, Settling
 from cdcd.adapters.kafka.topic_watch import AddedPartitions, Leaders, PartitionCounts
 from cdcd.config.models import Config
 from cdcd.config.reloading import reread
+from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.errors import CdcdError
 
 ASK_S: Final = 1.0
@@ -133,7 +134,7 @@ class KafkaWatch:
 
     def _written_now(self) -> frozenset[str]:
         # The copy is one step, because the thread that produces the batch adds to the last set.
-        return frozenset[str]().union(*self._written())
+        return frozenset(map(whole_topic, frozenset[str]().union(*self._written())))
 
     def _look_for_hanging(self) -> None:
         """After an outage, check that readers see what was committed."""

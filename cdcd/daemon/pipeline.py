@@ -25,6 +25,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from cdcd.adapters.recording.tap import Tap
+from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.engine.actions import (
     Action,
     Ask,
@@ -284,7 +285,7 @@ class Pipeline:
             is_lost: former parts of the batch's transaction are lost.
         """
         refused = await self._kafka.refusals(error.topics)
-        if len(error.topics) == 1:
+        if len(set(map(whole_topic, error.topics))) == 1:
             refused = dict.fromkeys(error.topics, error)
         if not refused:
             raise SinkError(error.message, hint=error.hint)

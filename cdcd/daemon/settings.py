@@ -200,6 +200,7 @@ def encoder_settings(
         topic_template=topics.name,
         renames=topics.renames,
         claims_topic=topics.claims,
+        shared=topics.shared_topics,
         checkpoint_topic=topics.checkpoint,
         dead_letter_topic=config.kafka.dead_letter_topic,
         tombstones=topics.tombstones,
@@ -265,6 +266,7 @@ def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
         retry=config.kafka.retry.delays,
         parted=bool(config.partitioner.columns),
         slot=config.postgres.slot,
+        shares=bool(config.topics.shared),
     )
 
 

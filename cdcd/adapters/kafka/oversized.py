@@ -30,6 +30,7 @@ from confluent_kafka import KafkaError
 
 from cdcd.adapters.kafka.claim_store import ClaimStore
 from cdcd.adapters.kafka.producer import BATCH_SIZE, SinkSettings
+from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.engine.batch import Batch
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.encoder import (
@@ -63,7 +64,7 @@ class OversizedRecord:
 
     @classmethod
     def of(cls, topic: str, key: bytes | None, value: bytes) -> "OversizedRecord":
-        return cls(topic, key, len(value), hashlib.sha256(value).digest())
+        return cls(whole_topic(topic), key, len(value), hashlib.sha256(value).digest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ class Oversized:
                 self.dead_letter_topic,
                 key,
                 value,
-                [*headers, (ORIGIN, topic.encode()), (HEADER_SIZE, size)],
+                [*headers, (ORIGIN, whole_topic(topic).encode()), (HEADER_SIZE, size)],
             )
         assert self.claims is not None, "the policy claim_check has a place"
         digest = hashlib.sha256(value).hexdigest()
@@ -168,7 +169,7 @@ class Oversized:
 
     def _tell(self, topic: str, value: bytes, to: str) -> None:
         if self.on_replaced is not None:
-            self.on_replaced(topic, len(value), to)
+            self.on_replaced(whole_topic(topic), len(value), to)
 
 
 SHRINK: Final = 4
@@ -241,7 +242,7 @@ class SizeLimits:
 
     def may_refuse(self, topic: str, size: int) -> bool:
         """Return whether the topic's limit refuses a record of this size, if compression does not make it smaller."""
-        limit = self.topics.get(topic)
+        limit = self.topics.get(whole_topic(topic))
         return limit is not None and size + BATCH_OVERHEAD > limit
 
 
@@ -361,7 +362,7 @@ class Fitting:
         limit = self._settings.record_bytes_max
         for batch in sent:
             for topic, key, value, headers in batch.records:
-                if topic != failed.topic:
+                if whole_topic(topic) != failed.topic:
                     continue
                 size = record_bytes(key, value, headers)
                 if size > limit:

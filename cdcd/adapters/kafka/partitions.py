@@ -19,6 +19,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdcd.adapters.kafka.errors import Partition
+from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.engine.batch import Watermark
 from cdcd.core.records.encoder import HEADER_WATERMARK, Produce
 from cdcd.core.records.shaping.partitioning import taken_out
@@ -44,6 +45,20 @@ def counter(producer: Producer) -> Count:
         return len(found.partitions)
 
     return count
+
+
+def to_whole_topics(produce: Produce) -> Produce:
+    """Return a replacement for `produce` that takes a table's share of a topic for the topic."""
+
+    def to_topic(
+        topic: str, value: bytes | None, key: bytes | None, headers: list[tuple[str, bytes]] | None = None
+    ) -> None:
+        if headers is None:
+            produce(whole_topic(topic), value, key)
+        else:
+            produce(whole_topic(topic), value, key, headers=headers)
+
+    return to_topic
 
 
 class ToPartitions:

@@ -58,6 +58,7 @@ class SinkSettings:
             has more.
         timeout_s: seconds after which the broker aborts an open transaction.
         parted: True if columns choose the partitions of some tables' records (`partitions.py`).
+        shares: True if tables share topics (`core/catalog/sharing.py`).
         slot: name of the replication slot, which the headers of checkpoint records name.
     """
 
@@ -72,6 +73,7 @@ class SinkSettings:
     retry: Delays
     parted: bool = False
     slot: str = ""
+    shares: bool = False
 
     @property
     def id_use(self) -> IdUse:

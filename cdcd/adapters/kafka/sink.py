@@ -36,7 +36,7 @@ from cdcd.adapters.kafka.client import Properties
 from cdcd.adapters.kafka.errors import UNANSWERED, map_kafka_error
 from cdcd.adapters.kafka.outage import Expiry, Settling, is_acknowledged
 from cdcd.adapters.kafka.oversized import FailedRecord, Fitting, FlushFirstError, Oversized, SizeLimits
-from cdcd.adapters.kafka.partitions import Marking, ToPartitions, counter
+from cdcd.adapters.kafka.partitions import Marking, ToPartitions, counter, to_whole_topics
 from cdcd.adapters.kafka.producer import SinkSettings, construct, producer_properties
 from cdcd.adapters.kafka.shared_id import find_sharers, shared_hint
 from cdcd.adapters.kafka.transaction_state import (
@@ -50,6 +50,7 @@ from cdcd.adapters.kafka.transaction_state import (
     error_of,
     event_of,
 )
+from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.engine.batch import GIVEN_AWAY, Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import CdcdError, FencedError, SinkError, TopicRefusedError, TransientError
@@ -334,7 +335,9 @@ class Sink:
             self._where,
         )
         produce: Produce = self._producer.produce
-        self._produce = ToPartitions(produce, counter(self._producer)) if settings.parted else produce
+        if settings.parted:
+            produce = ToPartitions(produce, counter(self._producer))
+        self._produce = to_whole_topics(produce) if settings.shares else produce
         if self._batch is not None:
             self._batch.handed_over = 0
 
@@ -472,7 +475,9 @@ class Sink:
                     if self._failed is None:
                         topic, key, value, headers = batch.records[batch.handed_over]
                         size = record_bytes(key, value, headers)
-                        self._failed = FailedRecord(error.args[0], topic, key, value, local=True, size=size)
+                        self._failed = FailedRecord(
+                            error.args[0], whole_topic(topic), key, value, local=True, size=size
+                        )
                     # The transaction is aborted first: an assertion in librdkafka ends the process if a producer is
                     # destroyed while it sends the first partitions of a transaction (rdkafka_txnmgr.c,
                     # rd_kafka_txn_handle_AddPartitionsToTxn).
@@ -664,8 +669,8 @@ class Sink:
         batch = self._batch
         if batch is not None and cause.code() in TOPICS_REFUSED:
             topics = sorted(
-                {record[0] for record in batch.records if record is not GIVEN_AWAY}
-                | batch.topics
+                set(map(whole_topic, {record[0] for record in batch.records if record is not GIVEN_AWAY}))
+                | set(map(whole_topic, batch.topics))
                 | {self._settings.checkpoint_topic}
             )
             context += (
@@ -689,7 +694,7 @@ class Sink:
         if type(mapped) is not SinkError or batch is None:
             return mapped
         if failed is not None:
-            named = frozenset({failed.topic})
+            named = _shares_of(failed, batch)
         elif cause.code() in TOPICS_REFUSED:
             named = frozenset(
                 {record[0] for record in batch.records if record is not GIVEN_AWAY} | batch.topics
@@ -709,6 +714,20 @@ class Sink:
                 message = f"{error.message}. Another pipeline uses the id: {each.told}"
                 return FencedError(message, hint=shared_hint(each, settings.transactional_id))
         return error
+
+
+def _shares_of(failed: FailedRecord, batch: Batch) -> frozenset[str]:
+    """Return the topic of a refused record; if tables share the topic, the shares that may have the record."""
+    written = {record[0] for record in batch.records if record is not GIVEN_AWAY} | batch.topics
+    shares = {each for each in written if whole_topic(each) == failed.topic}
+    if failed.error.code() not in TOPICS_REFUSED:
+        sent = [
+            record[0]
+            for record in batch.records
+            if record[0] in shares and record[1] == failed.key and record[2] == failed.value
+        ]
+        shares = set(sent) or shares
+    return frozenset(shares) or frozenset({failed.topic})
 
 
 def _stopped() -> TransientError:

@@ -264,16 +264,24 @@ def message_limits(admin: Admin, names: Sequence[str]) -> dict[str, int]:
     return {name: int(limit) for name, limit in found.items() if limit.isdecimal()}
 
 
-def policy_problem(config: Mapping[str, str], *, has_key: bool, marked: bool = False) -> str:
+def policy_problem(
+    config: Mapping[str, str], *, has_key: bool, marked: bool = False, repeats: bool = False
+) -> str:
     """Return the reason why a topic with these settings is unfit for a table's records, or "".
 
     Args:
         has_key: True if the records have keys.
         marked: True if the topic also gets watermarks, which have no key.
+        repeats: True if rows of several tables may have the same key in the topic.
     """
     policy = config.get("cleanup.policy", "")
     if "compact" not in policy or (has_key and not marked):
         return ""
+    if repeats and not marked:
+        return (
+            f"has cleanup.policy={policy}, and its tables have no key_field (topics.shared): compaction would remove "
+            "rows of one table for rows of another one"
+        )
     why = "heartbeat.watermark_interval_s asks for watermarks" if marked else "the table has no key"
     return f"has cleanup.policy={policy}, and {why}: the broker refuses records without a key"
 
@@ -284,12 +292,14 @@ def check_keyless(
     *,
     marked: bool = False,
     refused: dict[str, CdcdError] | None = None,
+    repeating: Collection[str] = (),
 ) -> None:
-    """Check that existing topics accept records without a key. The call blocks.
+    """Check that existing topics accept records without a key, or with keys of several tables. The call blocks.
 
     Args:
         marked: True if the records are watermarks; False: rows of tables without a key.
         refused: gets the topics that do not accept such records, each with the error; None: the first error is raised.
+        repeating: topics in which rows of several tables may have the same key.
 
     Raises:
         TransientError: the broker does not answer.
@@ -301,16 +311,19 @@ def check_keyless(
         # Reading settings needs its own right (DescribeConfigs); without it, the first record shows the problem.
         return
     for name in names:
-        if problem := policy_problem(configs[name], has_key=False, marked=marked):
-            error = SinkError(f"Topic {name} {problem}.", hint=keyless_hint(name, marked=marked))
+        repeats = name in repeating
+        if problem := policy_problem(configs[name], has_key=False, marked=marked, repeats=repeats):
+            hint = keyless_hint(name, marked=marked, repeats=repeats)
+            error = SinkError(f"Topic {name} {problem}.", hint=hint)
             _Refusals(refused).add(name, error)
 
 
-def keyless_hint(name: str, *, marked: bool = False) -> str:
+def keyless_hint(name: str, *, marked: bool = False, repeats: bool = False) -> str:
     """Return the hint for a compacted topic that gets records without a key (`check_keyless`)."""
     if marked:
         return f"{alter_topic(name, 'cleanup.policy=delete')}; or set heartbeat.watermark_interval_s: 0."
-    return f"{alter_topic(name, 'cleanup.policy=delete')}; or give the table a primary key."
+    other = f"set key_field of topics.shared.{name}" if repeats else "give the table a primary key"
+    return f"{alter_topic(name, 'cleanup.policy=delete')}; or {other}."
 
 
 def alter_topic(name: str, setting: str) -> str:

@@ -6,17 +6,22 @@ from pydantic import AfterValidator, Field, SecretStr, field_serializer, model_v
 
 from cdcd.config.masking import MASK
 from cdcd.config.types import (
+    FieldName,
     FilePath,
     PropertyValue,
     Section,
     TableName,
+    TablePattern,
     Text,
+    TopicKey,
     TopicName,
     TopicOrNone,
     TopicTemplate,
 )
+from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.catalog.renaming import Router, check_expression, check_replacement, compiled
 from cdcd.core.catalog.routing import DEFAULT, Table, TopicNames, collisions, equivalent, parse_table
+from cdcd.core.catalog.sharing import DEFAULT_KEY_FIELD, SharedTopic
 
 KEY_LENGTH_MIN: Final = 32
 """Characters: a tag can be tried against any number of keys, without asking anybody."""
@@ -54,6 +59,9 @@ class TopicCreationConfig(Section):
     )
 
 
+SHARED_PATTERNS_MAX: Final = 1000
+"""Patterns of a shared topic. Each of them is compared with each new table."""
+
 RENAMES_MAX: Final = 20
 """Rules of a pipeline. All of them are applied to the topic of each table."""
 
@@ -75,6 +83,48 @@ class RenameConfig(Section):
         check_expression(self.regex)
         check_replacement(self.replacement, self.regex)
         return self
+
+
+class SharedTopicConfig(Section):
+    """A topic for several tables."""
+
+    tables: list[TablePattern] = Field(
+        min_length=1,
+        max_length=SHARED_PATTERNS_MAX,
+        description="Patterns <schema>.<table> of the tables whose records go to the topic, in place of the topic that "
+        "name and rename would give them. An entry in names has precedence. The owner of a schema can bring further "
+        "tables into the topic by names that a pattern matches, so write patterns without * where owners are not "
+        "trusted.",
+    )
+    key_field: FieldName | None = Field(
+        DEFAULT_KEY_FIELD,
+        description="Field that is added to each key, so that rows of two tables never have the same key. The name is "
+        "that of Debezium's ByLogicalTableRouter. null: keys get no field, and cdcd refuses a compacted topic, because "
+        "compaction would remove rows of one table for those of another.",
+    )
+    key_regex: Text | None = Field(
+        None,
+        description="Regular expression for the value of key_field, in the dialect of rename. The value is the topic "
+        "that the table would have alone, such as shop.public.orders_eu. If the whole topic matches, key_replacement "
+        "takes the place of the first match. Two tables must not get the same value.",
+    )
+    key_replacement: Text | None = Field(None, description="Replacement for key_regex.")
+
+    @model_validator(mode="after")
+    def _readable(self) -> "SharedTopicConfig":
+        if (self.key_regex is None) != (self.key_replacement is None):
+            raise ValueError("key_regex and key_replacement belong together")
+        if self.key_regex is not None and self.key_replacement is not None:
+            check_expression(self.key_regex)
+            check_replacement(self.key_replacement, self.key_regex)
+        return self
+
+    @property
+    def key_value(self) -> Router | None:
+        """`key_regex` and `key_replacement` for the core."""
+        if self.key_regex is None or self.key_replacement is None:
+            return None
+        return Router(compiled(self.key_regex), self.key_replacement)
 
 
 class TopicsConfig(Section):
@@ -108,6 +158,11 @@ class TopicsConfig(Section):
         "quotes. For tables whose topics would be too long, or one to Kafka: characters that it does not allow become "
         "_, and names that differ only in . and _ are the same. A topic that does not begin with <prefix>. is claimed "
         "(see claims). A table that has records in one topic begins again in another.",
+    )
+    shared: dict[TopicKey, SharedTopicConfig] = Field(
+        default_factory=dict,
+        description="Topics that several tables share (docs/topics.md): topic to the patterns of its tables. `cdcd "
+        "mirror` and `cdcd verify` leave such tables out, by name.",
     )
     create: TopicCreationConfig = Field(description="Creation of missing topics.")
     on_added_partitions: Literal["warn", "stop"] = Field(
@@ -203,7 +258,10 @@ class TopicsConfig(Section):
             transaction=self.transaction_topic,
             template=self.name,
             claims=self.claims,
+            shared=self.shared_topics,
         )
+        if errors := collisions((), names):
+            raise ValueError(f"shared: {errors[0].message}")
         if errors := collisions(self.by_table, names):
             raise ValueError(f"names: {errors[0].message}")
         return self
@@ -212,6 +270,21 @@ class TopicsConfig(Section):
     def renames(self) -> tuple[Router, ...]:
         """`rename` for the core."""
         return tuple([Router(compiled(each.regex), each.replacement) for each in self.rename])
+
+    @property
+    def shared_topics(self) -> tuple[SharedTopic, ...]:
+        """`shared` for the core."""
+        return tuple(
+            [
+                SharedTopic(
+                    topic,
+                    tuple([parse_pattern(text, "topics.shared") for text in each.tables]),
+                    each.key_field or "",
+                    each.key_value,
+                )
+                for topic, each in self.shared.items()
+            ]
+        )
 
     @property
     def writes_truncates(self) -> bool:

@@ -16,7 +16,8 @@ on the table's name, not on its rows.
 Characters that Kafka does not allow become `_` (Debezium's rule, which counts a character outside the basic plane
 as two). So two tables can get the same topic. Kafka also refuses two topics that differ only in `.` and `_`,
 because their metrics have the same name. Either case would mix or lose changes, so the second user of such a topic
-is refused. `collisions` finds these cases in advance.
+is refused. `collisions` finds these cases in advance. Only topics that the configuration shares among tables have
+the records of several tables (`sharing.py`).
 """
 
 import re
@@ -25,7 +26,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cdcd.core.catalog.patterns import PART, parse_pattern, unquoted
-from cdcd.core.catalog.renaming import Router
+from cdcd.core.catalog.renaming import Router, UnreadableError
+from cdcd.core.catalog.sharing import SharedTopic, share_of
 from cdcd.core.errors import SinkError
 
 DEFAULT: Final = "{prefix}.{schema}.{table}"
@@ -115,6 +117,7 @@ _LEGAL: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+", re.ASCII)
 _TABLE: Final = re.compile(rf"({PART.pattern})\.({PART.pattern})", re.DOTALL)
 
 _TABLE_OWNER: Final = "table "
+_SHARED_OWNER: Final = "the tables of topics.shared."
 
 Table = tuple[str, str]
 """(schema, name)."""
@@ -197,6 +200,7 @@ class TopicNames:
         routes: topics of tables with routed rows.
         renames: rules that rename the topics by `template`, in their order.
         claims: the topic with the claims of all pipelines, which no table may have.
+        shared: topics for several tables.
     """
 
     prefix: str
@@ -211,11 +215,34 @@ class TopicNames:
     routes: tuple[RoutedTopics, ...] = ()
     renames: tuple[Router, ...] = ()
     claims: str | None = None
+    shared: tuple[SharedTopic, ...] = ()
 
     def table(self, schema: str, name: str) -> str:
         """Return the topic of a table. `ClaimedTopics` checks that Kafka allows it and no other table has it."""
         given = self.names.get((schema, name))
-        return self._renamed(rendered(self.template, self.prefix, schema, name)) if given is None else given
+        if given is not None:
+            return given
+        shared = self.shared_topic(schema, name)
+        return self.alone(schema, name) if shared is None else shared.topic
+
+    def alone(self, schema: str, name: str) -> str:
+        """Return the topic that the template and the rules give a table."""
+        return self._renamed(rendered(self.template, self.prefix, schema, name))
+
+    def shared_topic(self, schema: str, name: str) -> SharedTopic | None:
+        """Return the topic that the table shares with others; None if it shares none."""
+        if (schema, name) in self.names:
+            return None
+        for each in self.shared:
+            if each.has(schema, name):
+                return each
+        return None
+
+    def share(self, schema: str, name: str) -> str:
+        """Return the name of the table's records inside of cdcd: its topic, or its share of a topic."""
+        topic = self.table(schema, name)
+        shared = self.shared and self.shared_topic(schema, name)
+        return share_of(topic, f"{schema}.{name}") if shared else topic
 
     def _renamed(self, topic: str) -> str:
         topic = _allowed(topic)
@@ -231,6 +258,7 @@ class TopicNames:
     def has_claims(self) -> bool:
         """Return True if a topic of a table may need a claim."""
         texts = (*self.names.values(), *[topic for each in self.routes for topic in each.topics])
+        texts += tuple([each.topic for each in self.shared])
         return bool(self.renames) or not all(map(self._begins_with_prefix, (self.template, *texts)))
 
     def _begins_with_prefix(self, text: str) -> bool:
@@ -250,12 +278,25 @@ class TopicNames:
         """Return every topic of a table's records, each once; the first is the table's own."""
         return tuple(dict.fromkeys([self.table(schema, name), *self.routed(schema, name)]))
 
+    def shares_of(self, schema: str, name: str) -> tuple[str, ...]:
+        """As `all_of`, by the names that the table's records have inside of cdcd."""
+        return tuple(dict.fromkeys([self.share(schema, name), *self.routed(schema, name)]))
+
     def qualified(self, table: str) -> str:
         """Return the topic of `schema.table`, without quotes."""
         for (schema, name), topic in self.names.items():
             if f"{schema}.{name}" == table:
                 return topic
+        for each in self.shared:
+            if each.has_named(table):
+                return each.topic
         return self._renamed(rendered_qualified(self.template, self.prefix, table))
+
+    def share_named(self, table: str) -> str:
+        """As `share`, for `schema.table` without quotes."""
+        topic = self.qualified(table)
+        shared = [each.topic for each in self.shared if each.has_named(table)]
+        return share_of(topic, table) if topic in shared else topic
 
     def lacks_name(self, schema: str, name: str) -> bool:
         """Return True if the template gives the table no topic, and none is configured."""
@@ -280,12 +321,18 @@ class ClaimedTopics:
     def __init__(self, names: TopicNames) -> None:
         self._names = names
         given = (*names.names.values(), *[topic for each in names.routes for topic in each.topics])
-        self._named = frozenset([topic for topic in given if "{" not in topic])
+        self._named = frozenset(
+            [topic for topic in (*given, *[each.topic for each in names.shared]) if "{" not in topic]
+        )
         self._owners: dict[str, str] = {}
+        self._identifiers: dict[tuple[str, str], str] = {}
+        """By shared topic and value of the field in keys, the table with this value."""
         for topic, owner in names.own():
             self.claim(topic, owner)
         if names.claims is not None:
             self.claim(names.claims, "the claims of all pipelines")
+        for each in names.shared:
+            self.claim(each.topic, f"{_SHARED_OWNER}{each.topic}")
 
     def table(self, schema: str, name: str) -> str:
         """Return a table's own topic.
@@ -300,7 +347,12 @@ class ClaimedTopics:
                 hint="Give it a topic of its own, as topics.names: "
                 f"{{'{_quoted(schema)}.{_quoted(name)}': {topic}}}, or leave the table out of the publication.",
             )
+        shared = self._names.shared_topic(schema, name)
+        if shared is not None:
+            self._share(shared, schema, name)
         for each in self._names.all_of(schema, name):
+            if shared is not None and each == topic:
+                continue
             if each.startswith("_") and not self._names.is_under_prefix(each) and each not in self._named:
                 raise SinkError(
                     f'The topic {each} of table "{schema}"."{name}" begins with _, as Kafka\'s own topics do, and the '
@@ -311,6 +363,38 @@ class ClaimedTopics:
                 )
             self.claim(each, f'{_TABLE_OWNER}"{schema}"."{name}"')
         return topic
+
+    def _share(self, shared: SharedTopic, schema: str, name: str) -> None:
+        """Check that the table may share the topic, and that no other table has its value in keys."""
+        table = f'"{schema}"."{name}"'
+        key = f"topics.shared.{shared.topic}"
+        if "." in schema + name:
+            raise SinkError(
+                f"The table {table} has a point in its name, and {key} matches it.",
+                hint=f"Narrow the patterns of {key}, or rename the table.",
+            )
+        for each in self._names.shared:
+            if each is not shared and each.has(schema, name):
+                raise SinkError(
+                    f"The table {table} is matched by {key} and topics.shared.{each.topic}.",
+                    hint="Narrow one of the patterns, so that the table has one topic.",
+                )
+        if not shared.key_field:
+            return
+        try:
+            value = shared.identifier(self._names.alone(schema, name))
+        except UnreadableError as error:
+            raise SinkError(
+                f"The table {table} has no value for the field {shared.key_field} of keys: {error}",
+                hint=f"Correct key_replacement of {key}.",
+            ) from None
+        holder = self._identifiers.setdefault((shared.topic, value), table)
+        if holder != table:
+            raise SinkError(
+                f"The tables {holder} and {table} share topic {shared.topic}, and both have the value {value} in the "
+                f"field {shared.key_field} of keys.",
+                hint=f"Change key_regex and key_replacement of {key}, so that each table has a value of its own.",
+            )
 
     def claim(self, topic: str, owner: str) -> None:
         """Claim `topic` for `owner`; raise SinkError if another owner has it or a topic that is the same to Kafka."""

@@ -217,7 +217,7 @@ class DescribedRelations:
         new = tuple([topic for topic in (*topics, *events) if not self._topics.has(topic)])
         if new or oid not in self._claimed:
             self.new_topics[oid] = new
-            if new and not self._encoder.tables.key_column_names(oid):
+            if new and not self._encoder.tables.may_be_compacted(oid):
                 for topic in new:
                     self._topics.keep_keyless(topic)
         else:

@@ -30,6 +30,7 @@ from typing import Final
 
 from cdcd.core.catalog.patterns import matcher
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.engine.actions import Action, Answer, Differences, End, Published, Status, Turn, Wait
 from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.between_transactions import BetweenTransactions
@@ -608,7 +609,7 @@ class Engine:
     ) -> None:
         if lsn is None:
             lsn = self._current.place_lsn if self._is_built else self.queue.position.end_lsn
-        topic = self._rendering.topic_named(name) if name else ""
+        topic = whole_topic(self._rendering.topic_named(name)) if name else ""
         set_aside = self.fates.set_aside(
             oid, name, topic, fault=fault, reason=error.message, hint=error.hint, lsn=lsn
         )
@@ -825,7 +826,8 @@ class Engine:
         named = {
             self._rendering.topic_named(name) for oid, name in self._tables.oids().items() if oid not in aside
         }
-        return tuple(sorted([topic for topic in named if topic in self._checked or self._topics.has(topic)]))
+        known = [topic for topic in named if topic in self._checked or self._topics.has(topic)]
+        return tuple(sorted(set(map(whole_topic, known))))
 
     def _next_question(self, now: float) -> Action | None:
         return self._questions.next(now) if self._streams else self._questions.next_before_stream(now)

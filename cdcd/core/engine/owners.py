@@ -1,6 +1,7 @@
 """Which table's rows each topic has: a table is identified by its oid, a topic by the name that the table had.
 
-The rule: a topic has the rows of one table, which is its owner. Every name for which records were written is listed
+The rule: a topic has the rows of one table, which is its owner. If tables share a topic, each owns its share of it
+(`catalog/sharing.py`). Every name for which records were written is listed
 here, either with its owner or as vacated. A vacated name is one that its owner does not have any more, so its topic
 may have rows that belong to no table: whichever table takes the name next begins with a truncate record, even if it
 had the name before.

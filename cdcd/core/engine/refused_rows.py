@@ -8,6 +8,7 @@ with all its columns (`EngineSettings.record_bytes_max`).
 from collections.abc import Collection
 from typing import Final
 
+from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.catalog.types import BYTEA
 from cdcd.core.errors import RecordTooLargeError
 from cdcd.core.protocol import peek
@@ -64,7 +65,7 @@ def refuse(frame: bytes, in_stream: bool, encoder: Encoder, bytes_max: int) -> N
     if least <= bytes_max:
         return
     raise RecordTooLargeError(
-        f"A record of at least {least} bytes for topic {encoder.tables.topic_of(oid)}: the row of "
+        f"A record of at least {least} bytes for topic {whole_topic(encoder.tables.topic_of(oid))}: the row of "
         f"{relation.schema}.{relation.name} at {Lsn(peek.lsn_of(frame))} has {len(frame)} bytes, and message.max.bytes "
         f"allows records of {bytes_max} bytes."
     )
@@ -86,7 +87,7 @@ def refuse_lines(lines: list[bytes], oid: int, encoder: Encoder, bytes_max: int)
         least = least_bytes_of_line(line, relation)
         if least > bytes_max:
             raise RecordTooLargeError(
-                f"A record of at least {least} bytes for topic {encoder.tables.topic_of(oid)}: a row of "
+                f"A record of at least {least} bytes for topic {whole_topic(encoder.tables.topic_of(oid))}: a row of "
                 f"{relation.schema}.{relation.name}, read for a snapshot, has {len(line)} bytes, and "
                 f"message.max.bytes allows records of {bytes_max} bytes."
             )

@@ -112,7 +112,7 @@ class SnapshotRows:
         else:
             self._repeating.discard(relation.oid)
         self._oids[topic] = relation.oid
-        if not self.encoder.tables.key_column_names(relation.oid):
+        if not self.encoder.tables.may_be_compacted(relation.oid):
             for each in self.encoder.tables.topics_of(relation.oid):
                 self._topics.keep_keyless(each)
         return topic

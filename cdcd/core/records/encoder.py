@@ -15,6 +15,7 @@ from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.renaming import Router
 from cdcd.core.catalog.routing import DEFAULT as DEFAULT_TEMPLATE
 from cdcd.core.catalog.routing import RoutedTopics, Table, TopicNames, topic_name
+from cdcd.core.catalog.sharing import SharedTopic
 from cdcd.core.catalog.table_rules import (
     ChosenKeys,
     ChosenPartitions,
@@ -126,6 +127,7 @@ class EncoderSettings:
         routes: topics that rows of tables may go to beside the tables' own.
         renames: rules that rename the topics by the template.
         claims_topic: the topic with the claims of all pipelines, which no table may take; None: there is none.
+        shared: topics for several tables.
         pipeline: the pipeline's name, which descriptions of tables carry in a header; "": they carry none.
     """
 
@@ -162,6 +164,7 @@ class EncoderSettings:
     bindings: Bindings = field(default_factory=Bindings, compare=False)
     pipeline: str = ""
     key_forms: tuple[KeyFormRule, ...] = ()
+    shared: tuple[SharedTopic, ...] = ()
 
     @property
     def protections(self) -> Protections:
@@ -203,6 +206,7 @@ class EncoderSettings:
             self.routes,
             self.renames,
             self.claims_topic,
+            self.shared,
         )
 
 

@@ -34,6 +34,8 @@ is the name of a column in PostgreSQL, where its field has another one.
 columns of each key (`key.forms`).
 `moves` is true where records of one key may lie in several partitions (`partitioner.columns`).
 
+`shared` is true where `topic` has the records of several tables (`topics.shared`).
+
 A column whose values are replaced (`protection.py`) has `protected`, the name of what is done, and the form `text`. A
 column that is left out of the records is not described.
 
@@ -119,6 +121,7 @@ class TableForm:
     moves: bool = False
     bare_key: bool = False
     key_constants: Pairs = ()
+    shared: bool = False
     constants: Pairs = ()
     last_id: int | None = None
     rewritten: int | None = None
@@ -197,6 +200,7 @@ class TableForm:
             **({"moves": True} if self.moves else {}),
             **({"bare_key": True} if self.bare_key else {}),
             **({"key_constants": dict(self.key_constants)} if self.key_constants else {}),
+            **({"shared": True} if self.shared else {}),
             **({"constants": dict(self.constants)} if self.constants else {}),
             "columns": columns,
         }
@@ -270,6 +274,7 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             bare_key=data.get("bare_key") is True,
             key_constants=_pairs(data.get("key_constants", {})),
             constants=_pairs(data.get("constants", {})),
+            shared=data.get("shared") is True,
             routes=_texts(data.get("routes", [])),
         )
         return str(data["fingerprint"]), form
@@ -326,6 +331,7 @@ def table_form(
     flattened: bool = False,
     cloudevents: bool = False,
     moves: bool = False,
+    shared: bool = False,
     routes: tuple[str, ...] = (),
 ) -> TableForm:
     """Describe a relation as a Relation message and the catalog have it; `rules`: how each column is protected."""
@@ -354,6 +360,7 @@ def table_form(
         moves=moves,
         bare_key=table.bare_key,
         key_constants=table.key_constants,
+        shared=shared,
         last_id=table.last_id if table.columns else None,
         rewritten=table.rewritten if table.columns else None,
         routes=tuple(dict.fromkeys([each for each in routes if each != topic])),

@@ -343,6 +343,13 @@ class Descriptions:
                 hint="Mirror a pipeline without routes of this table: a second one, with a slot and a prefix of its "
                 "own; or leave the table out of the mirror.",
             )
+        if form.shared:
+            raise SourceError(
+                f"{form.schema}.{form.table}: its topic {form.topic} has the records of several tables (topics.shared),"
+                " and the mirror follows topics of one table.",
+                hint="Mirror a second pipeline without topics.shared for this table, with a slot and a prefix of its "
+                "own; or leave the table out of the mirror.",
+            )
         if form.cloudevents:
             raise SourceError(
                 f"{form.schema}.{form.table}: its records are CloudEvents (format.value), which the mirror"

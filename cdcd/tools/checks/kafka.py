@@ -57,6 +57,7 @@ class TableTopic:
     Attributes:
         table: name as `schema.table`.
         keyless: True if its records have no key.
+        repeats: True if rows of several tables may have the same key in the topic.
         truncated: True if a TRUNCATE becomes a record, which has no key.
         whole: True if each record has all values (REPLICA IDENTITY FULL).
         marked: True if the topic gets watermarks, which have no key.
@@ -66,6 +67,7 @@ class TableTopic:
 
     table: str
     keyless: bool = False
+    repeats: bool = False
     truncated: bool = False
     whole: bool = False
     marked: bool = False
@@ -417,14 +419,14 @@ def _problems(name: str, topic: TopicInfo, facts: BrokerFacts, wanted: BrokerWan
 def _compacted(name: str, config: Mapping[str, str], table: TableTopic) -> Iterator[Finding]:
     """Check a table's topic that has `cleanup.policy=compact`, so that Kafka keeps the last record of each key."""
     subject = f"topic {name}"
-    if table.keyless or table.marked:
-        marked = not table.keyless
+    if table.keyless or table.repeats or table.marked:
+        marked = not table.keyless and not table.repeats
         yield Finding(
             "error",
             "topic.keyless",
             subject,
-            policy_problem(config, has_key=False, marked=marked),
-            keyless_hint(name, marked=marked),
+            policy_problem(config, has_key=False, marked=marked, repeats=table.repeats),
+            keyless_hint(name, marked=marked, repeats=table.repeats),
         )
         return
     loses = []

@@ -344,12 +344,14 @@ def _ask_about_topics(config: Config, source: ServerFacts, outdated: Collection[
         topic: TableTopic(
             table.qualified,
             keyless=not table.has_key and table.qualified not in source.chosen,
+            repeats=any(each.topic == topic and not each.key_field for each in config.topics.shared_topics),
             truncated=config.topics.writes_truncates and "truncate" in operations,
             whole=table.replica_identity == "f",
             marked=config.heartbeat.watermark_interval_s > 0,
             outdated=table.qualified in outdated,
         )
-        for table in source.tables
+        # Of the tables that share a topic, a table without a key decides.
+        for table in sorted(source.tables, key=lambda each: not each.has_key)
         for topic in topic_names.all_of(table.schema, table.name)
     }
     if not tables:

@@ -37,6 +37,7 @@ from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.adapters.postgres.table_chunks import ChangedTableError, Rate
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.sharing import is_share
 from cdcd.core.engine.actions import Compared, Differences, NotComparable
 from cdcd.core.errors import FatalError, TransientError
 from cdcd.core.records.schemas import TableForm
@@ -228,6 +229,8 @@ class _Work:
             raise NotComparableError("its rows are events (outbox.tables), of which no topic has all")
         if name in config.snapshot.queries:
             raise NotComparableError("it is read by a query (snapshot.queries)")
+        if is_share(config.topic_names().share_named(name)):
+            raise NotComparableError("several tables share its topic (topics.shared)")
         if config.partitioner.columns:
             raise NotComparableError("columns choose the partitions (partitioner.columns)")
 

@@ -14,6 +14,7 @@ from cdcd.adapters.postgres.shared_snapshot import SharedTable
 from cdcd.adapters.postgres.tables import published_tables
 from cdcd.config.loading import Config
 from cdcd.core.catalog.patterns import TablePattern, parse_pattern
+from cdcd.core.catalog.sharing import is_share
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.resuming import refuse_other_server
 from cdcd.core.errors import ConfigError, TransientError
@@ -152,8 +153,8 @@ def is_meant(
 
     Args:
         patterns: patterns of the chosen tables; () for all.
-        outbox: tables whose rows are events, and tables that are read by a query. No topic has all of these rows, so
-            they cannot be compared.
+        outbox: tables whose rows are events, tables that are read by a query, and tables that share a topic. No topic
+            has all of these rows and no others, so they cannot be compared.
         filtered: patterns of tables whose topic has only some of their rows.
     """
     if name in outbox or any(pattern.matches_name(name) for pattern in filtered):
@@ -190,6 +191,10 @@ def tell_left_out(config: Config, notice: Notice) -> None:
         notice(
             f"Rows of tables that match {pattern} are in several topics (routes.tables), and are not compared."
         )
+    for topic, shared in config.topics.shared.items():
+        notice(
+            f"Tables that match {', '.join(shared.tables)} share topic {topic} (topics.shared), and are not compared."
+        )
 
 
 def chosen(
@@ -208,7 +213,9 @@ def chosen(
     """
     filtered = [parse_pattern(pattern, "filters.tables") for pattern in config.filters.tables]
     filtered += [parse_pattern(pattern, "routes.tables") for pattern in config.routes.tables]
-    outbox = {*config.outbox.tables, *config.snapshot.queries}
+    names = config.topic_names()
+    shared = [name for name in published if is_share(names.share_named(name))]
+    outbox = {*config.outbox.tables, *config.snapshot.queries, *shared}
     has = config.tables.selection.test()
     meant = [
         name
@@ -219,7 +226,7 @@ def chosen(
         raise ConfigError(
             f"The publication {config.postgres.publication} publishes no table that is meant and can be compared.",
             hint="`cdcd check` lists the published tables; --table takes schema.table, * and ?. Tables with a filter "
-            "(filters.tables), routes (routes.tables) or a query (snapshot.queries) and outbox tables are not "
-            "compared.",
+            "(filters.tables), routes (routes.tables), a query (snapshot.queries) or a shared topic (topics.shared) "
+            "and outbox tables are not compared.",
         )
     return meant

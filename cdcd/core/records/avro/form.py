@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
+from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.errors import TransientError
 from cdcd.core.records.avro.arrays import ArrayValue, AvroElements, ElementCount
 from cdcd.core.records.avro.converters import BinaryForm
@@ -51,6 +52,7 @@ def head(schema_id: int) -> bytes:
 
 def subject_of(settings: EncoderSettings, topic: str, record: str, part: str) -> str:
     """Return the subject of a schema by Confluent's strategies; `record` is its full name, `part` is key or value."""
+    topic = whole_topic(topic)
     return {
         "topic": f"{topic}-{part}",
         "record": record,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from librt.strings import BytesWriter
 
+from cdcd.core.catalog.field_names import Pairs
 from cdcd.core.protocol.peek import NULL, TEXT
 from cdcd.core.records.avro.arrays import AvroConverter
 from cdcd.core.records.avro.converters import BinaryForm
@@ -100,7 +101,7 @@ class AvroTable(RegisteredTable):
         value_schema: Callable[[Schema], Schema],
         flat: FlatForm | None = None,
     ) -> None:
-        relation, keys, topic = fragments.relation, fragments.key_columns, fragments.topic
+        relation, keys, topic = fragments.relation, fragments.key_columns, fragments.named
         types, rules = fragments.described.types, fragments.described.rules
         columns = tables.told_forms[relation.oid].columns
         modes = settings.modes
@@ -144,12 +145,7 @@ class AvroTable(RegisteredTable):
         self.source = source
         row = {field["field"]: field for field in fields_of_row}
         self.places: list[AvroPlace] = []
-        self.constants = b"".join(
-            [
-                (form.opening(row[name]) or b"") + form.encoded(row[name], json.dumps(value).encode())
-                for name, value in fragments.constants
-            ]
-        )
+        self.constants = _texts(form, fields_of_row, fragments.constants)
         for column, described in enumerate(shown.columns):
             schema = row.get(described.name) if fragments.visible[column] else None
             if schema is None:
@@ -160,12 +156,9 @@ class AvroTable(RegisteredTable):
             place.null = form.null(schema)
             place.placeholder = form.placeholder(schema, fragments.placeholders[column])
             self.places.append(place)
-        self.key_constants = b""
-        if key is not None and (texts := fragments.described.table.key_constants):
-            fields_of_key = {field["field"]: field for field in key["fields"]}
-            self.key_constants = b"".join(
-                [form.encoded(fields_of_key[name], json.dumps(text).encode()) for name, text in texts]
-            )
+        self.key_constants = (
+            b"" if key is None else _texts(form, key["fields"], fragments.described.table.key_constants)
+        )
         self.key_places = [self.places[column] for column in keys]
         for place in self.key_places:
             place.is_key = True
@@ -201,3 +194,14 @@ class AvroTable(RegisteredTable):
             else:
                 converter.write_binary(place.data, place.at, place.until, part)
         part.write(fragments.key_end)
+
+
+def _texts(form: BinaryForm, fields: list[Schema], pairs: Pairs) -> bytes:
+    """Return the bytes of fields with constant texts, each with what precedes its value."""
+    by_name = {field["field"]: field for field in fields}
+    return b"".join(
+        [
+            (form.opening(by_name[name]) or b"") + form.encoded(by_name[name], json.dumps(text).encode())
+            for name, text in pairs
+        ]
+    )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
+from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.catalog.wiretext import wire
 from cdcd.core.facts import Observer
 from cdcd.core.facts.rules import FlatteningCollision
@@ -164,7 +165,7 @@ class FlatForms:
                 FlatteningCollision(
                     table=f"{relation.schema}.{relation.name}",
                     fields=", ".join(left_out),
-                    topic=fragments.topic,
+                    topic=whole_topic(fragments.topic),
                 )
             )
         constants = SourceBlock.constants(self._settings) | {

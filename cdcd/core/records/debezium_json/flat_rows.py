@@ -123,7 +123,7 @@ class FlatRows(JsonAround):
             table.shown,
             table.key_columns,
             described.types,
-            adjusted(table.topic, self._settings.name_adjustment),
+            adjusted(table.named, self._settings.name_adjustment),
             described.rules,
             modes=self._settings.modes,
             constants=table.constants,

@@ -11,7 +11,9 @@ from cdcd.core.catalog.relations import Described, TableDescription, TypeDescrip
 from cdcd.core.catalog.replica_identity import check_partitions
 from cdcd.core.catalog.routing import ClaimedTopics
 from cdcd.core.catalog.server_text import require_decoded
+from cdcd.core.catalog.sharing import is_share, whole_topic
 from cdcd.core.catalog.table_rules import moves
+from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.cloud_events import CLOUDEVENTS
 from cdcd.core.records.debezium_json.source_block import OPS
@@ -102,9 +104,10 @@ class KnownTables:
                 self._repeating.add(relation.oid)
             else:
                 self._repeating.discard(relation.oid)
+        table = self._with_identifier(relation, table)
         if table.unsent:
             check_partitions(relation, table)
-        topic = self.names.table(relation.schema, relation.name)
+        topic = self.names.share(relation.schema, relation.name)
         tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
         schema_id: str | None = None
         announcement: Record | None = None
@@ -117,9 +120,10 @@ class KnownTables:
             relation,
             table if told is None else replace(table, former=(told.columns, *table.former)),
             types,
-            topic,
+            whole_topic(topic),
             rules,
             modes=modes,
+            shared=is_share(topic),
             skipped=self._settings.skipped,
             routes=self.names.routed(relation.schema, relation.name),
             flattened=self._settings.flattening is not None,
@@ -155,7 +159,14 @@ class KnownTables:
             tuple(rules),
         )
         fragments = TableFragments(
-            DescribedTable(relation, table, types, rules, fields),
+            DescribedTable(
+                relation,
+                table,
+                types,
+                rules,
+                fields,
+                self._named(relation),
+            ),
             self._settings,
             topic=topic,
             tally=tally,
@@ -166,6 +177,36 @@ class KnownTables:
         fragments.announcement = announcement
         self.fragments[relation.oid] = fragments
         return fragments
+
+    def _named(self, relation: Relation) -> str:
+        """Return the beginning of the names of schemas.
+
+        Tables with other columns in one topic need schemas of other names, which the subjects then have too.
+        """
+        topic = self.names.share(relation.schema, relation.name)
+        if is_share(topic) and self._settings.subjects != "topic":
+            return self.names.alone(relation.schema, relation.name)
+        return whole_topic(topic)
+
+    def _with_identifier(self, relation: Relation, table: TableDescription) -> TableDescription:
+        """Return the description with the field by which keys of the tables in one topic differ, if there is one.
+
+        Raises:
+            ConfigError: the key has a field of this name, or is a bare value.
+        """
+        shared = self.names.shared_topic(relation.schema, relation.name)
+        if shared is None or not shared.key_field:
+            return table
+        taken = (*key_columns(relation, table), *[name for name, _ in table.key_constants])
+        if table.bare_key or shared.key_field in taken:
+            problem = "is a bare value (key.forms)" if table.bare_key else f"has a field {shared.key_field}"
+            raise ConfigError(
+                f"The key of {relation.schema}.{relation.name} {problem}, and key_field of topics.shared."
+                f"{shared.topic} adds the field {shared.key_field}.",
+                hint=f"Choose another name in key_field of topics.shared.{shared.topic}, or another form of the key.",
+            )
+        value = shared.identifier(self.names.alone(relation.schema, relation.name))
+        return replace(table, key_constants=(*table.key_constants, (shared.key_field, value)))
 
     def _remembered(self, relation: Relation, table: TableDescription) -> TableDescription:
         """What the catalog said, or the key of the last description where it has forgotten the table.
@@ -193,7 +234,7 @@ class KnownTables:
 
     def topic_named(self, name: str) -> str:
         """The topic of a table, described or not, by its name as `schema.table`."""
-        return self.names.qualified(name)
+        return self.names.share_named(name)
 
     def announce(self, relation_oid: int, out: list[Record]) -> int:
         """Append the description of a relation that was defined, unless one has come already; the size of the record.
@@ -246,6 +287,12 @@ class KnownTables:
         table = self.fragments[relation_oid]
         return tuple([table.relation.columns[index].name for index in table.key_columns])
 
+    def may_be_compacted(self, relation_oid: int) -> bool:
+        """Whether compaction of the topic keeps the last record of each row of the relation."""
+        table = self.fragments[relation_oid]
+        shared = self.names.shared_topic(table.relation.schema, table.relation.name)
+        return bool(table.key_columns) and (shared is None or bool(shared.key_field))
+
     def knows(self, relation_oid: int) -> bool:
         """Whether the relation was defined."""
         return relation_oid in self.fragments
@@ -257,4 +304,4 @@ class KnownTables:
     def topics_of(self, relation_oid: int) -> tuple[str, ...]:
         """Every topic that records of a relation may go to, each once. The first is `topic_of`."""
         relation = self.fragments[relation_oid].relation
-        return self.names.all_of(relation.schema, relation.name)
+        return self.names.shares_of(relation.schema, relation.name)

@@ -68,6 +68,7 @@ class DescribedTable:
         types: types of columns that are not built in, by oid.
         rules: for each column the rule that protects it, or None; () if no column has a rule.
         fields: names of fields and constant fields that are chosen; None if no field has another name than its column.
+        named: beginning of the names of schemas; "": the topic's name.
     """
 
     relation: Relation
@@ -75,6 +76,7 @@ class DescribedTable:
     types: Mapping[int, TypeDescription]
     rules: Sequence[ColumnRule | None] = ()
     fields: Fields | None = None
+    named: str = ""
 
 
 class TableFragments:
@@ -99,6 +101,8 @@ class TableFragments:
         constants: fields that precede the columns in each row.
         row_start: beginning of a row up to the name of its first column.
         empty_row: beginning of a row without columns.
+        topic: topic of the records, or the table's share of it.
+        named: beginning of the names of schemas.
         form: number of the description as far as it concerns drafts of rows.
     """
 
@@ -122,6 +126,7 @@ class TableFragments:
         "key_quoted",
         "key_slots",
         "modes",
+        "named",
         "names",
         "old_template",
         "placeholders",
@@ -157,6 +162,7 @@ class TableFragments:
         self.shown = relation if fields is None else fields.renamed(relation)
         self.constants: Pairs = () if fields is None else fields.constants
         self.topic = topic
+        self.named = described.named or topic
         self.tally = tally
         self.schema_id = schema_id
         self.announcement: Record | None = None
@@ -176,9 +182,7 @@ class TableFragments:
         ]
         self.modes = [converter.mode for converter in self.converters]
         self.names = [quote(wire(column.name)).encode("latin-1") for column in self.shown.columns]
-        constants = b",".join(
-            [f"{quote(wire(name))}:{quote(wire(text))}".encode("latin-1") for name, text in self.constants]
-        )
+        constants = b",".join([_pair(b"", name, text) for name, text in self.constants])
         self.empty_row = b"{" + constants
         self.row_start = self.empty_row + b"," if constants else self.empty_row
         self.identity = [column.is_key for column in columns]
@@ -245,7 +249,7 @@ class TableFragments:
             self.shown,
             self.key_columns,
             self.described.types,
-            adjusted(self.topic, settings.name_adjustment),
+            adjusted(self.named, settings.name_adjustment),
             self.described.rules,
             modes=settings.modes,
             constants=self.constants,
@@ -266,9 +270,7 @@ class TableFragments:
                     "a constant of key.forms.",
                     hint="Give the constant another name in key.forms, or leave it out.",
                 )
-        return b"".join(
-            [f",{quote(wire(name))}:{quote(wire(text))}".encode("latin-1") for name, text in constants]
-        )
+        return b"".join([_pair(b",", name, text) for name, text in constants])
 
     def key_schema(self, settings: EncoderSettings, topic: str = "") -> Schema:
         """Return the Connect schema of the keys of the table, which has a key.
@@ -281,7 +283,7 @@ class TableFragments:
             self.shown,
             self.key_columns,
             described.types,
-            topic or adjusted(self.topic, settings.name_adjustment),
+            topic or adjusted(self.named, settings.name_adjustment),
             described.rules,
             modes=settings.modes,
             bare=described.table.bare_key,
@@ -366,6 +368,11 @@ class TableFragments:
                 values[slot] = self.placeholders[index]
             missing.append(self.names[index])
         return missing
+
+
+def _pair(before: bytes, name: str, text: str) -> bytes:
+    """Return a field with a constant text, in JSON."""
+    return before + f"{quote(wire(name))}:{quote(wire(text))}".encode("latin-1")
 
 
 def _make_place(row: list[bytes], mode: int) -> int:

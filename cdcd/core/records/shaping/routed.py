@@ -285,7 +285,7 @@ class RouteShape(Shape):
             relation,
             chosen[0],
             (
-                self._names.table(relation.schema, relation.name),
+                self._names.share(relation.schema, relation.name),
                 *self._names.routed(relation.schema, relation.name),
             ),
             types,
