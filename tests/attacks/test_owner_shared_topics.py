@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ def rows(broker: KafkaBroker, topic: str) -> set[tuple[str, int]]:
 
 
 @pytest.mark.attack(
-    gains="rows in a topic that other tables share, or a key of another table there", before="new"
+    gains="rows in a topic that other tables share, or a key of another table there", before="withstood"
 )
 def test_a_table_gets_into_a_shared_topic_by_no_name_that_the_patterns_lack(
     database: Database, broker: KafkaBroker, daemon: Start, unique: str
@@ -56,6 +57,10 @@ def test_a_table_gets_into_a_shared_topic_by_no_name_that_the_patterns_lack(
     database.execute("CREATE SCHEMA evil; CREATE TABLE evil.orders_eu (id int PRIMARY KEY)")
     database.execute("INSERT INTO evil.orders_eu VALUES (668)")
     database.execute("INSERT INTO orders_eu VALUES (1); INSERT INTO orders_us VALUES (1)")
+
+    def found(topic: str, wanted: set[tuple[str, int]]) -> bool | None:
+        return rows(broker, topic) == wanted or None
+
     # THEN they are set aside by name, or have topics of their own, and the topic has the rows of its tables only.
     for name in bad:
         assert process.await_event("table.aside", table=f"public.{name}")["fault"] == "name"
@@ -65,7 +70,7 @@ def test_a_table_gets_into_a_shared_topic_by_no_name_that_the_patterns_lack(
     )
     for name in odd:
         own = f"{unique}.public.{name}".replace("/", "_").replace("*", "_")
-        until(lambda own=own, name=name: rows(broker, own) == {(name, 667)} or None, f"the rows of {name}")
+        until(partial(found, own, {(name, 667)}), f"the rows of {name}")
     assert rows(broker, topic) == {("orders_eu", 1), ("orders_us", 1)}
     # AND an owner of a table that the patterns name cannot leave the others without their fates.
     database.execute("DROP TABLE orders_us; ALTER TABLE all_orders RENAME TO orders_us")

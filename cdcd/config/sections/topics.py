@@ -99,8 +99,8 @@ class SharedTopicConfig(Section):
     key_field: FieldName | None = Field(
         DEFAULT_KEY_FIELD,
         description="Field that is added to each key, so that rows of two tables never have the same key. The name is "
-        "that of Debezium's ByLogicalTableRouter. null: keys get no field, and cdcd refuses a compacted topic, because "
-        "compaction would remove rows of one table for those of another.",
+        "that of Debezium's ByLogicalTableRouter. null: keys get no field. Without constants in key.forms, cdcd then "
+        "refuses a compacted topic, because compaction would remove rows of one table for those of another.",
     )
     key_regex: Text | None = Field(
         None,

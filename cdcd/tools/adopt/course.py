@@ -20,6 +20,7 @@ from cdcd.core.catalog import routing
 from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.catalog.renaming import Router, check_expression, check_replacement, compiled
 from cdcd.core.catalog.routing import DEFAULT, TopicNames, collisions
+from cdcd.core.catalog.sharing import SharedTopic
 from cdcd.core.errors import CdcdError
 from cdcd.tools.adopt.reach import (
     EVERYWHERE,
@@ -100,28 +101,50 @@ class TopicCourse:
             UnnamedError: cdcd does not name topics so.
             UndecidedError: the database's tables decide, and it was not asked.
         """
-        if self.template is not None:
+        if self.template is not None and max(map(len, self.tables_of().values()), default=1) == 1:
             return self._by_template(self.template)
         if self.tables is None:
             raise UndecidedError(
                 "The topics depend on the names of the tables, and the database was not asked."
             )
+        shared = {topic: tables for topic, tables in self.tables_of().items() if len(tables) > 1}
+        merged = {each for tables in shared.values() for each in tables}
         changed = {
             table: topic
             for table in self.tables
-            if (topic := self.topic_of(*table)) != own_topic(self.prefix)(*table)
+            if table not in merged and (topic := self.topic_of(*table)) != own_topic(self.prefix)(*table)
         }
-        self._refuse_collisions(TopicNames(self.prefix, changed))
-        if not changed:
-            return {}
-        if self.rules is not None:
-            return {"topics.rename": list(self.rules)}
-        return {"topics.names": {pattern_of_table(*table): topic for table, topic in changed.items()}}
+        self._refuse_collisions(
+            TopicNames(
+                self.prefix,
+                changed,
+                shared=tuple([_shared(topic, tables) for topic, tables in shared.items()]),
+            )
+        )
+        keys: dict[str, object] = {}
+        if shared:
+            keys["topics.shared"] = {
+                topic: {"tables": [pattern_of_table(*each) for each in tables], "key_field": None}
+                for topic, tables in shared.items()
+            }
+        if changed and self.rules is not None:
+            keys["topics.rename"] = list(self.rules)
+        elif changed:
+            keys["topics.names"] = {pattern_of_table(*table): topic for table, topic in changed.items()}
+        return keys
+
+    def tables_of(self) -> Mapping[str, list[Table]]:
+        """The known tables whose records end in each topic."""
+        found: dict[str, list[Table]] = {}
+        for table in self.tables or ():
+            found.setdefault(self.topic_of(*table), []).append(table)
+        return found
 
     @property
     def is_of_today(self) -> bool:
-        """Whether the keys name the tables of today, so that a later one has the default's topic."""
-        return self.template is None and self.rules is None
+        """Whether the keys name the tables of today, so that a later one has another topic."""
+        is_shared = max(map(len, self.tables_of().values()), default=1) > 1
+        return is_shared or (self.template is None and self.rules is None)
 
     def _by_template(self, template: str) -> Mapping[str, object]:
         if template == routing.DEFAULT:
@@ -136,10 +159,12 @@ class TopicCourse:
     def _refuse_collisions(self, names: TopicNames) -> None:
         found: list[CdcdError] = list(collisions(self.tables or (), names))
         if found:
-            raise UnnamedError(
-                f"{found[0].message} A topic of cdcd's has the rows of one table. Let the consumers read several "
-                "topics, or let a job after the topics bring them together, and accept this option."
-            )
+            raise UnnamedError(f"{found[0].message} Give the tables other topics, and accept this option.")
+
+
+def _shared(topic: str, tables: list[Table]) -> SharedTopic:
+    patterns = [parse_pattern(pattern_of_table(*each), "topics.shared") for each in tables]
+    return SharedTopic(topic, tuple(patterns), "")
 
 
 def _rule(router: Router) -> Mapping[str, str] | None:

@@ -11,7 +11,14 @@ from typing import Final
 from cdcd.config.sections.outbox import may_be_of_a_table
 from cdcd.core.catalog.renaming import Router, compiled
 from cdcd.core.catalog.routing import equivalent, unchecked_topic
-from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Transform, UnnamedError
+from cdcd.tools.adopt.course import (
+    CONNECT,
+    DEBEZIUM,
+    Course,
+    RefusedError,
+    Transform,
+    UnnamedError,
+)
 from cdcd.tools.adopt.reach import Reach
 from cdcd.tools.adopt.transforms_fields import translated
 from cdcd.tools.adopt.transforms_keys import LOGICAL_ROUTERS, keys_of_logical_tables
@@ -29,6 +36,11 @@ _SCHEMAS: Final = "Schemas have the names of the new topics, not of the former t
 _TODAY: Final = (
     "The list has each present table, because no template of topics.name gives the same topics. Add a later table to "
     "topics.names before anybody writes to it."
+)
+_SHARED_TODAY: Final = "The keys name the present tables. Add a later one before anybody writes to it."
+_SAME_KEYS: Final = (
+    "Several tables are in one topic, and their keys may be the same, as they are now. So cdcd refuses the topic if it "
+    "is compacted."
 )
 
 
@@ -77,7 +89,9 @@ def _verdict(transform: Transform, course: Course, forms: Mapping[str, object]) 
         notes.append(_KEYS)
     if named and transform.type == REGEX_ROUTER and course.has_schemas:
         notes.append(_SCHEMAS)
-    if named and course.topics.is_of_today:
+    if "topics.shared" in named:
+        notes += [_SHARED_TODAY] if forms else [_SAME_KEYS, _SHARED_TODAY]
+    elif named and course.topics.is_of_today:
         notes.append(_TODAY)
     if not named and course.topics.is_of_today:
         notes.append("The transform renames no topic of the present tables.")
@@ -93,7 +107,7 @@ def _others(course: Course) -> tuple[Mapping[str, object], list[str]]:
         final = course.topics.final(topic)
         if final == topic:
             continue
-        if may_be_of_a_table(final, course.prefix) or not final:
+        if may_be_of_a_table(final, course.prefix) or not final or final in course.topics.tables_of():
             notes.append(f"{what} stay in {topic}: {final} could be the topic of a table.")
         else:
             keys[key] = final

@@ -340,11 +340,13 @@ def _ask_about_topics(config: Config, source: ServerFacts, outdated: Collection[
     """
     topic_names = config.topic_names()
     operations = source.publication.operations if source.publication else OPERATIONS
+    has_constants = any(form.constants for form in config.key.forms.values())
     tables = {
         topic: TableTopic(
             table.qualified,
             keyless=not table.has_key and table.qualified not in source.chosen,
-            repeats=any(each.topic == topic and not each.key_field for each in config.topics.shared_topics),
+            repeats=not has_constants
+            and any(each.topic == topic and not each.key_field for each in config.topics.shared_topics),
             truncated=config.topics.writes_truncates and "truncate" in operations,
             whole=table.replica_identity == "f",
             marked=config.heartbeat.watermark_interval_s > 0,

@@ -291,7 +291,7 @@ class KnownTables:
         """Whether compaction of the topic keeps the last record of each row of the relation."""
         table = self.fragments[relation_oid]
         shared = self.names.shared_topic(table.relation.schema, table.relation.name)
-        return bool(table.key_columns) and (shared is None or bool(shared.key_field))
+        return bool(table.key_columns) and (shared is None or bool(table.described.table.key_constants))
 
     def knows(self, relation_oid: int) -> bool:
         """Whether the relation was defined."""

@@ -72,22 +72,35 @@ def test_an_expression_that_matches_no_table_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("regex", "replacement", "said"),
-    [
-        (r"inventory\.public\.(.*)", "inventory.public.all", "has the rows of one table"),
-    ],
+    ("regex", "replacement"),
+    [(r"inventory\.public\.(.*)", "inventory.public.all"), (r"(.*)\.(.*)\.(.*)", "$1.$2.all")],
 )
-def test_topics_that_cdcd_does_not_have_stand_in_the_way(regex: str, replacement: str, said: str) -> None:
-    verdict = verdicts(connector(router(regex, replacement)), KNOWN)["a"]
-    assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
-    assert said in verdict.why
-    assert "ccept this option" in verdict.why
-
-
-def test_a_template_without_the_table_is_refused_although_no_table_of_today_collides() -> None:
-    options = connector(router(r"(.*)\.(.*)\.(.*)", "$1.$2.all"))
+def test_tables_that_a_router_brings_together_share_a_topic_with_the_keys_that_they_have(
+    regex: str, replacement: str
+) -> None:
+    options = connector(router(regex, replacement))
     assert verdicts(options)["a"].kind is Kind.UNKNOWN
-    assert verdicts(options, KNOWN)["a"].kind is Kind.IMPOSSIBLE
+    verdict = verdicts(options, KNOWN)["a"]
+    assert verdict.kind is Kind.DIFFERENT
+    assert "their keys may be the same" in verdict.why
+    assert "Add a later one before anybody writes" in verdict.why
+    (shared,) = config(options, KNOWN).topics.shared_topics
+    assert (shared.topic, shared.key_field) == ("inventory.public.all", "")
+    assert [each.text for each in shared.tables] == [each.pattern for each in KNOWN]
+
+
+def test_other_tables_keep_the_topics_that_the_router_gives_them() -> None:
+    others = (*KNOWN, KnownTable("sales", "lines", ("id",)))
+    options = connector(router(r"inventory\.(public|sales)\.(.*)", "inventory.$1"))
+    found = config(options, others).topic_names()
+    assert found.table("sales", "lines") == "inventory.sales"
+    assert found.table("public", "orders") == found.table("public", "customers") == "inventory.public"
+
+
+def test_logical_messages_do_not_go_to_a_topic_of_tables() -> None:
+    verdict = verdicts(connector(router("(.*)", "all_cdc")), KNOWN)["a"]
+    assert sorted(verdict.keys) == ["topics.shared"]
+    assert "Logical messages stay in inventory.message" in verdict.why
 
 
 def test_topics_that_are_no_tables_are_renamed_too() -> None:
@@ -182,12 +195,19 @@ def test_the_field_that_routers_of_logical_tables_add_to_keys_is_a_constant_of_k
     assert verdicts(connector(logical(kind)))["a"].kind is Kind.UNKNOWN
 
 
-def test_tables_that_are_brought_together_stand_in_the_way() -> None:
-    shards = tuple([KnownTable("public", f"orders_{number}", ("id",)) for number in (1, 2)])
+def test_shards_share_a_topic_and_have_the_routers_field_in_keys() -> None:
+    shards = tuple(
+        [KnownTable("public", f"orders_{number}", ("id",), frozenset({"id"})) for number in (1, 2)]
+    )
     merged = logical(**{"topic.regex": r"(.*)orders_(.*)", "topic.replacement": "$1orders"})
-    verdict = verdicts(connector(merged), shards)["a"]
-    assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
-    assert "has the rows of one table" in verdict.why
+    found = config(connector(merged), shards)
+    (shared,) = found.topics.shared_topics
+    assert (shared.topic, shared.key_field) == ("inventory.public.orders", "")
+    constants = [dict(each.constants) for each in found.key.forms.values()]
+    assert constants == [
+        {"__dbz__physicalTableIdentifier": f"inventory.public.orders_{number}"} for number in (1, 2)
+    ]
+    assert "compacted" not in verdicts(connector(merged), shards)["a"].why
 
 
 @pytest.mark.parametrize(
