@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cdcd.core.catalog.renaming import Router, compiled
-from cdcd.tools.adopt.course import TopicCourse, UnnamedError
+from cdcd.tools.adopt.course import TopicCourse
 from cdcd.tools.adopt.reach import UndecidedError
 
 NAMES = ["".join(letters) for length in (1, 2, 3) for letters in itertools.product("ab", repeat=length)]
@@ -78,8 +78,8 @@ def test_a_list_of_names_stands_for_tables_that_the_database_was_not_asked_for()
     with pytest.raises(UndecidedError):
         _ = course.keys
     assert replace(course, listed=(("public", "a"), ("public", "b"))).keys == {"topics.name": "cdc.{table}"}
-    with pytest.raises(UnnamedError):
-        _ = replace(course, listed=(("public", "a"), ("sales", "a"))).keys
+    shared = {"cdc.a": {"tables": ["public.a", "sales.a"], "key_field": None}}
+    assert replace(course, listed=(("public", "a"), ("sales", "a"))).keys == {"topics.shared": shared}
     half = TopicCourse("shop", None, listed=(("public", "a"),)).routed(
         Router(compiled(r"shop\.public\.a+"), "first"), lambda _topic: True, is_everywhere=False
     )
