@@ -311,11 +311,28 @@ def compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+STEPS_MAX: Final = 2_000
+"""Maximum number of LSNs and faults of tables that are set aside, about 100 kB. Somebody who may create tables can
+have them set aside one by one, and the record must not exceed what Kafka takes."""
+
+KINDS_MAX: Final = 16
+"""More than the kinds of faults (`fates.py`)."""
+
+
 def _asides_json(tables: Sequence[AsideTable]) -> list[list[str]]:
-    """LSN, fault and oids of the tables that have both in common: tables that fail together are one step."""
+    """LSN, fault and oids of the tables that have both in common: tables that fail together are one step.
+
+    If there are more than `STEPS_MAX` steps, the oldest ones of a fault become one step with the first one's LSN.
+    """
     groups: dict[tuple[int, str], list[int]] = {}
     for each in tables:
         groups.setdefault((each.since_lsn, each.fault), []).append(each.oid)
+    if len(groups) > STEPS_MAX:
+        firsts: dict[str, int] = {}
+        for lsn, fault in sorted(groups)[: KINDS_MAX - STEPS_MAX]:
+            first = firsts.setdefault(fault, lsn)
+            if lsn != first:
+                groups[first, fault] += groups.pop((lsn, fault))
     return [[str(Lsn(lsn)), fault, Oids(oids).text()] for (lsn, fault), oids in sorted(groups.items())]
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cdcd.core.catalog.oids import EXPANDED_MAX, squeezed
 from cdcd.core.engine.checkpoint import (
     FORMER_FORMAT,
+    STEPS_MAX,
     AsideTable,
     Checkpoint,
     NewerFormatError,
@@ -210,6 +211,22 @@ FULL = replace(
 def test_what_only_format_2_has_is_read_back():
     found = Checkpoint.decode(FULL.encode(), "somewhere")
     assert (found, found.serial, found.downgraded, found.authentic) == (FULL, 7, True, False)
+
+
+def test_many_tables_that_are_set_aside_one_by_one_take_little_of_the_record():
+    tables = tuple([AsideTable(16384 + 7 * n, 1000 + n, ("name", "topic")[n % 2]) for n in range(50_000)])
+    record = replace(FULL, tables=tables).encode()
+    assert len(record) < 400_000
+    found = Checkpoint.decode(record, "somewhere")
+    assert [(each.oid, each.fault) for each in found.tables] == [(each.oid, each.fault) for each in tables]
+    # The newest ones keep their LSN, and none is later than it was.
+    assert [each.since_lsn for each in found.tables[-STEPS_MAX // 2 :]] == [
+        each.since_lsn for each in tables[-STEPS_MAX // 2 :]
+    ]
+    assert all(now.since_lsn <= then.since_lsn for now, then in zip(found.tables, tables, strict=True))
+    # The record that was read is the one that was written.
+    assert found.encode() == replace(FULL, tables=tables, serial=found.serial).encode()
+    assert found.is_same(replace(FULL, tables=tables))
 
 
 def test_format_1_is_read_and_written_without_what_it_has_no_place_for():
