@@ -22,21 +22,14 @@ columns may have. Each part of its evidence is a proof:
 Names prove nothing else. If several numbers remain, the caller withholds the table if one of them is bound.
 """
 
-import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cdcd.core.catalog.attribute_numbers import NumberedPlace, bounds, column_ids
-from cdcd.core.catalog.oids import expanded, squeezed
+from cdcd.core.catalog.bindings_text import Rules, States, TableState, read_bindings, write_bindings
 from cdcd.core.catalog.relations import TENTATIVE, UNKNOWN_PLACE, TableDescription
 from cdcd.core.protocol.messages import Relation
-
-VERSION: Final = 1
-"""Version of the bindings' form in the checkpoint."""
-
-_GONE: Final = -1
-"""Stamp of a dropped column in the checkpoint."""
 
 STATES_MAX: Final = 32
 """Maximum number of a table's states that are kept. Each ALTER TABLE adds a state; delivering everything that was
@@ -46,21 +39,6 @@ RESOLVED_MAX: Final = 16
 """Maximum number of a table's Relation messages whose numbers are remembered."""
 
 Touch = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class TableState:
-    """The columns of a table, as a look-up saw them.
-
-    Attributes:
-        lsn: LSN before which every transaction that the look-up saw has committed.
-        last_id: highest attribute number that was ever used.
-        stamps: `CatalogColumn.stamp` of each existing column, by attribute number; 0 if unknown.
-    """
-
-    lsn: int
-    last_id: int
-    stamps: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +75,9 @@ class Bindings:
         self.touched: Touch = _nobody
         self.changes = 0
         """Number of changes since the session began."""
-        self._rules: dict[str, dict[int, set[int]]] = {}
+        self._rules: Rules = {}
         """Attribute numbers by digest of the rule and oid of the table."""
-        self._states: dict[int, list[TableState]] = {}
+        self._states: States = {}
         """States by oid, in ascending order of LSN."""
         self._resolved: dict[int, dict[object, list[Numbers]]] = {}
         self._dropped: dict[int, int] = {}
@@ -229,7 +207,7 @@ class Bindings:
         forgot = self._forget_dropped(delivered)
         if self._forget_states(delivered) or forgot or self._is_stale:
             self._is_stale = False
-            self._text = self._packed()
+            self._text = write_bindings(self._rules, self._states)
         return self._text
 
     def _forget_states(self, delivered: int) -> bool:
@@ -243,28 +221,6 @@ class Bindings:
                 forgot = True
         return forgot
 
-    def _packed(self) -> str:
-        rules = {
-            digest: {str(oid): sorted(numbers) for oid, numbers in sorted(tables.items()) if numbers}
-            for digest, tables in sorted(self._rules.items())
-        }
-        oids = sorted({int(oid) for tables in rules.values() for oid in tables})
-        if not oids:
-            return ""
-        tables = {
-            str(oid): [
-                [
-                    state.lsn,
-                    state.last_id,
-                    *[state.stamps.get(at, _GONE) for at in range(1, state.last_id + 1)],
-                ]
-                for state in self._states.get(oid, ())
-            ]
-            for oid in oids
-        }
-        packed = squeezed(_json({"rules": rules, "tables": tables}).encode())
-        return _json({"version": VERSION, "columns": packed})
-
     def load(self, text: str, digests: Collection[str]) -> None:
         """Load the bindings of a checkpoint, except those of rules that the configuration no longer has.
 
@@ -273,34 +229,15 @@ class Bindings:
         """
         if not text:
             return
-        try:
-            outer = json.loads(text)
-            if outer["version"] != VERSION:
-                raise ValueError(f"this cdcd reads version {VERSION}")
-            data = json.loads(expanded(outer["columns"]))
-            for digest, tables in data["rules"].items():
-                if digest in digests:
-                    self._rules[digest] = {int(oid): set(map(int, ids)) for oid, ids in tables.items()}
-            for oid, states in data["tables"].items():
-                if self.has(int(oid)):
-                    self._states[int(oid)] = [_state(*each) for each in states]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not the bindings of columns: {error!r}") from None
+        rules, states = read_bindings(text)
+        self._rules |= {digest: tables for digest, tables in rules.items() if digest in digests}
+        self._states |= {oid: found for oid, found in states.items() if self.has(oid)}
         self._text = text
-        self._is_stale = len(self._rules) < len(data["rules"])
-
-
-def _state(lsn: int, last_id: int, *stamps: int) -> TableState:
-    live = {number: int(stamp) for number, stamp in enumerate(stamps, 1) if stamp != _GONE}
-    return TableState(int(lsn), int(last_id), live)
+        self._is_stale = len(self._rules) < len(rules)
 
 
 def _nobody() -> None:
     """Default of `touched`: do nothing."""
-
-
-def _json(data: object) -> str:
-    return json.dumps(data, separators=(",", ":"))
 
 
 def _as_of_now(relation: Relation, table: TableDescription) -> list[Numbers]:

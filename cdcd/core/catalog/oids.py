@@ -131,13 +131,13 @@ def squeezed(body: bytes) -> str:
     return base64.b85encode(zlib.compress(body, 9)).decode("ascii")
 
 
-def expanded(text: str) -> bytes:
-    """Expand a compressed text. ValueError: `text` is not compressed, or expands to more than `EXPANDED_MAX` bytes."""
+def expanded(text: str, bytes_max: int = EXPANDED_MAX) -> bytes:
+    """Expand a compressed text. ValueError: `text` is not compressed, or expands to more than `bytes_max` bytes."""
     expanding = zlib.decompressobj()
     try:
-        found = expanding.decompress(base64.b85decode(text), EXPANDED_MAX)
+        found = expanding.decompress(base64.b85decode(text), bytes_max)
     except zlib.error as error:
         raise ValueError(f"it is not compressed: {error}") from None
     if not expanding.eof or expanding.unused_data:
-        raise ValueError(f"the compressed text is cut off, or expands to more than {EXPANDED_MAX} bytes")
+        raise ValueError(f"the compressed text is cut off, or expands to more than {bytes_max} bytes")
     return found

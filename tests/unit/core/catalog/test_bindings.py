@@ -356,7 +356,7 @@ def test_a_list_of_columns_follows_its_table():
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", '{"version":2,"columns":""}', '{"version":1,"columns":"x"}', "[]", "x", '{"version":1}']
+    "text", ["{}", '{"version":3,"columns":""}', '{"version":1,"columns":"x"}', "[]", "x", '{"version":1}']
 )
 def test_bindings_that_cannot_be_read_are_refused(text: str):
     with pytest.raises(ValueError, match="not the bindings of columns"):
