@@ -55,6 +55,8 @@ class AsideSeen:
 
     def __init__(self) -> None:
         self._intervals: dict[int, list[Interval]] = {}
+        self.left: dict[int, int] = {}
+        """By oid: where tables that left the publication were not set aside any more."""
         self.mended = False
         """Nothing is at fault any more."""
         self.ends: set[str] = set()
@@ -64,11 +66,15 @@ class AsideSeen:
         self._intervals.setdefault(oid, []).append(Interval(since))
 
     def returned(self, oid: int, name: str, until: int) -> None:
-        """The table is not set aside any more. One that left the publication is read when it is back."""
         self.ends.add(f"{TOPIC_PREFIX}.{name}")
         for each in self._intervals.get(oid, ()):
             if each.until is None:
                 each.until = until
+
+    def published_again(self, oid: int, name: str) -> None:
+        """A table that left the publication while it was set aside is back: its former rows end, and it is read."""
+        if oid in self.left:
+            self.returned(oid, name, self.left.pop(oid))
 
     def begun(self, tables: Iterable[AsideTable], position: Position) -> None:
         """A session goes on from a checkpoint, which alone says which tables are set aside."""

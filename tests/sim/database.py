@@ -79,8 +79,8 @@ class Database:
         """Likewise, with those of which nobody but their own transaction has seen it."""
         self.several: set[str] = set()
         """Names of tables that had several, in whatever order the daemon heard of them."""
-        self.left: set[str] = set()
-        """Names of tables that left the publication once. If such a table is back, its former rows end."""
+        self.rejoined: set[str] = set()
+        """Names of tables that left the publication and are back. Their former rows end."""
         self.published: set[int] = set()
         """Tables that are or were published."""
         self.held: Visibility | None = None

@@ -151,9 +151,9 @@ class Fold:
             self._ended.add(topic)
 
     def is_shared(self, name: str) -> bool:
-        """Whether several tables had the name, or one that had several names, or one that left the publication."""
+        """Whether several tables had the name, or one with several names, or one that is back in the publication."""
         database = self.database
-        return len(database.named.get(name, ())) > 1 or name in database.several or name in database.left
+        return len(database.named.get(name, ())) > 1 or name in database.several or name in database.rejoined
 
     def topic(self, name: str) -> Topic:
         topic = self.topics.get(name)

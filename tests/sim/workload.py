@@ -205,7 +205,8 @@ class Workload:
             return
         if table.published:
             self.removed.add(table.oid)
-            self.database.left.add(table.name)
+        elif table.oid in self.removed:
+            self.database.rejoined.add(table.name)
         altered = table.altered(self.database.version(), published=not table.published)
         self.database.definitions[table.oid] = altered
         self.database.learn(altered)

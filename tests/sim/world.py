@@ -10,7 +10,7 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import PositionError, WithheldError
 from cdcd.core.facts import Fact
 from cdcd.core.facts.start import GapAccepted
-from cdcd.core.facts.tables import TableLeft, TableResumed, TableSetAside
+from cdcd.core.facts.tables import TableLeft, TableReplaced, TableResumed, TableSetAside
 from cdcd.core.protocol.lsn import Lsn
 from tests.sim.aside import AsideSeen
 from tests.sim.broker import Broker
@@ -138,14 +138,22 @@ class World:
             if isinstance(fact, TableSetAside):
                 self.oracle.aside.set_aside(fact.oid, Lsn.parse(fact.lsn))
                 self._kill_in_fault()
-            elif isinstance(fact, TableResumed | TableLeft):
+            elif isinstance(fact, TableResumed):
                 self.oracle.aside.returned(fact.oid, fact.table, Lsn.parse(fact.lsn))
+            elif isinstance(fact, TableLeft):
+                self.oracle.aside.left[fact.oid] = Lsn.parse(fact.lsn)
+            elif isinstance(fact, TableReplaced) and self._is_published(fact.oid):
+                self.oracle.aside.published_again(fact.oid, fact.table)
         if isinstance(fact, GapAccepted):
             self.gaps += 1
             self.oracle.accept_gap(self.postgres.confirmed)
         self.complete.observe(fact)
         self.around.changed.observe(fact)
         self.complete.must_be_delivered(fact, self.broker.acknowledged)
+
+    def _is_published(self, oid: int) -> bool:
+        definition = self.database.definitions.get(oid)
+        return definition is not None and definition.published
 
     def run(self) -> None:
         """Raises PromiseBrokenError, or whatever the product raises, when a promise is broken."""
