@@ -506,6 +506,12 @@ def _check_fold(config: "MirrorConfig", commands: bool) -> None:
             f"change_log is fold, a preview that does not have {refused[0]} yet.",
             hint="Leave it out, or set change_log to none.",
         )
+    if config.change_log != "fold" and tables.scd2:
+        raise ConfigError(
+            f"change_log is {config.change_log}, and tables of tables.scd2 are folded from a log.",
+            hint="Set change_log to fold, or remove tables.scd2. With change_log: none, tables.history keeps a "
+            "changelog.",
+        )
 
 
 def _check_tags(config: "MirrorConfig", *, consistent: bool) -> None:
@@ -647,6 +653,7 @@ def settings_of(
         include=config.tables.include or (),
         exclude=config.tables.exclude or (),
         history=config.tables.history or (),
+        scd2=config.tables.scd2 or (),
         interval_s=batches.interval_s,
         batch_records_max=batches.records_max,
         threads=batches.threads,

@@ -176,6 +176,11 @@ class TablesConfig(Section):
         None,
         description="Tables that get a changelog beside the mirror: a table with one row for each change.",
     )
+    scd2: TablePatterns | None = Field(
+        None,
+        description="With change_log: fold, tables that get a table <table>_scd2 too: a row for each state that a row "
+        "had, with the times at which the state began and ended.",
+    )
     json_as: Literal["string", "variant"] = Field(
         "string",
         description="Type of columns json and jsonb. With variant, Iceberg tables that have one are of format 3.",

@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import BooleanType
 
 from cdcd.core.records.schemas import read_form
-from cdcd.mirror.base.fold import Folded, fold
+from cdcd.mirror.base.commit import Folded
+from cdcd.mirror.base.fold import fold
 from cdcd.mirror.base.formats import BaseFormat, DeltaBase, IcebergBase, Version
 from cdcd.mirror.base.part import Place
 from cdcd.mirror.base.position import NO_VERSION, Carried
@@ -79,9 +80,9 @@ class Slow:
         self.wait("altered")
 
     @contextmanager
-    def carrying(self, spark: SparkSession, carried: Carried) -> Iterator[None]:
-        with self.inner.carrying(spark, carried):
-            yield
+    def carrying(self, spark: SparkSession, name: str, carried: Carried) -> Iterator[str]:
+        with self.inner.carrying(spark, name, carried) as to:
+            yield to
         self.wait("committed")
 
     def guard(self, name: str, pin: str) -> str:

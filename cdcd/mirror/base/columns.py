@@ -15,6 +15,7 @@ from pyspark.sql.types import DataType, StructType
 
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.schema import OWN, ColumnSchema, TableSchema
+from cdcd.mirror.targets.changelog import dropped
 from cdcd.mirror.targets.evolution import Rename, renames_in_order
 from cdcd.mirror.targets.merge import UNKNOWN
 from cdcd.mirror.targets.reduction import EVENT, LSN
@@ -22,6 +23,9 @@ from cdcd.mirror.targets.same_columns import widens
 
 OWN_COLUMNS: Final = {LSN: "bigint", EVENT: "bigint", UNKNOWN: "array<string>"}
 """cdcd's own columns of each base table, with their types in SQL. The other columns are the source's."""
+
+DROPPED: Final = re.compile(r"__dropped(_\d+)?$")
+"""What the name of a column ends with that the source has no more (`changelog.dropped`)."""
 
 _COMMENT: Final = re.compile(r"cdcd: column (\d+) of relation (\d+)")
 
@@ -100,17 +104,33 @@ def kept(there: Sequence[Present], schema: TableSchema, *, anew: bool = False) -
     return found
 
 
-def alterations(there: Sequence[Present], schema: TableSchema, *, anew: bool = False) -> Iterator[str]:
+def alterations(
+    there: Sequence[Present], schema: TableSchema, *, anew: bool = False, keeps: bool = False
+) -> Iterator[str]:
     """What stands behind `ALTER TABLE <name>`, in its order, so that the table gets the columns of `schema`.
 
     Args:
         anew: no row stays, so that a column with another type is dropped and added again. Otherwise, such a column is
             left to `evolution.Widen`.
+        keeps: rows keep what they have in columns that the source has no more, under another name.
     """
     stays = kept(there, schema, anew=anew)
+    wanted = {column.name for column in schema.columns}
+    names = wanted | {column.name for column in there}
     for column in there:
-        if column.name not in stays:
+        if column.name in stays:
+            continue
+        if not keeps:
             yield f"DROP COLUMN {quoted(column.name)}"
+            continue
+        free = column.name
+        if not DROPPED.search(free) or free in wanted:
+            free = dropped(column.name, names)
+            names.add(free)
+            yield f"RENAME COLUMN {quoted(column.name)} TO {quoted(free)}"
+        if column.number is not None:
+            # A column of another type may come with this number.
+            yield f"ALTER COLUMN {quoted(free)} COMMENT ''"
     for step in renames_in_order({name: to for name, to in stays.items() if name != to}):
         assert isinstance(step, Rename)
         yield f"RENAME COLUMN {quoted(step.name)} TO {quoted(step.to)}"

@@ -1,8 +1,8 @@
 """What Iceberg and Delta do in their own way for base tables, by SQL alone."""
 
 import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -10,14 +10,19 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError, SinkError
+from cdcd.mirror.base import branches
 from cdcd.mirror.base.position import KEPT, NO_VERSION, PROPERTY, Carried, Kept, Node, Position, position_of
 from cdcd.mirror.jars import DELTA
-from cdcd.mirror.platform.sql import condition, parts, quoted, text
+from cdcd.mirror.platform.sql import condition, text
 from cdcd.mirror.targets import state
 from cdcd.mirror.targets.table_format import having
 
 MADE_BY: Final = "cdcd.base"
-"""The property of tables that folds have made."""
+"""The property of tables that folds have made. Its value is `BASE` or `STATES`."""
+
+BASE: Final = "1"
+STATES: Final = "scd2"
+"""A table with a row for each state of a row (`states.py`)."""
 
 TOPIC_ID: Final = "cdcd.topic_id"
 """The property that has Kafka's id of the topic whose changes the table has."""
@@ -60,8 +65,8 @@ class BaseFormat(Protocol):
     def version(self, spark: SparkSession, name: str) -> Version:
         """Read the current version."""
 
-    def carrying(self, spark: SparkSession, carried: Carried) -> AbstractContextManager[None]:
-        """The commits that the session makes meanwhile carry this."""
+    def carrying(self, spark: SparkSession, name: str, carried: Carried) -> AbstractContextManager[str]:
+        """Gives a name of the table for SQL. The commit that the session makes to it meanwhile carries this."""
 
     def guard(self, name: str, pin: str) -> str:
         """Condition of SQL that is true, and that ends the statement with an error if the table has another version."""
@@ -117,7 +122,7 @@ def _kept(found: Mapping[str, str]) -> Kept | None:
 
 
 class IcebergBase:
-    """Tables of Iceberg 1.12 or later. Former versions of Iceberg lose the position of a MERGE in silence."""
+    """Tables of Iceberg. Its versions for Spark before 4.1 lose the position of a MERGE in silence (`branches.py`)."""
 
     guarding: Mapping[str, str] = {}
 
@@ -126,7 +131,7 @@ class IcebergBase:
 
     def create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
-        own = _assigned({**self._properties, **properties, MADE_BY: "1"})
+        own = _assigned({**self._properties, MADE_BY: BASE, **properties})
         spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg TBLPROPERTIES ({own})")
 
     def version(self, spark: SparkSession, name: str) -> Version:
@@ -141,13 +146,21 @@ class IcebergBase:
             str(id_): Node(_parent(NO_VERSION if parent is None else str(parent), is_former), _carried(said))
             for id_, parent, said, is_former in rows.collect()
         }
+        newest = nodes.get(pin)
+        if newest is not None and newest.carried is not None and newest.carried.pin == newest.parent:
+            return Version(pin, nodes, position_of(pin, nodes))
+        has = properties(spark, name)
+        nodes = branches.with_positions(nodes, has)
         position = position_of(pin, nodes)
         if position is None:
-            position = position_of(pin, nodes, _kept(properties(spark, name)))
+            position = position_of(pin, nodes, _kept(has))
         return Version(pin, nodes, position)
 
-    def carrying(self, spark: SparkSession, carried: Carried) -> AbstractContextManager[None]:
-        return having(spark, {f"spark.sql.iceberg.snapshot-property.{PROPERTY}": carried.to_json()})
+    def carrying(self, spark: SparkSession, name: str, carried: Carried) -> AbstractContextManager[str]:
+        if branches.are_needed(spark):
+            return branches.committing(spark, name, carried, properties(spark, name))
+        said = {f"spark.sql.iceberg.snapshot-property.{PROPERTY}": carried.to_json()}
+        return _named(name, having(spark, said))
 
     def guard(self, name: str, pin: str) -> str:
         same = "count(*) = 0" if pin == NO_VERSION else f"max(snapshot_id) = {int(pin)}"
@@ -189,9 +202,7 @@ class IcebergBase:
         return str(about[0]["data_type"]), {row[0].rpartition("/")[2] for row in paths}
 
     def _call(self, spark: SparkSession, name: str, call: str) -> None:
-        spark.sql(
-            f"CALL {quoted(parts(name)[0]) if '`' in name else name.partition('.')[0]}.system.{call}"
-        ).collect()
+        spark.sql(branches.call(name, call)).collect()
 
 
 class DeltaBase:
@@ -206,7 +217,7 @@ class DeltaBase:
     def create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
         if not name.startswith("delta.`"):
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
-        own = _assigned({**self._properties, **properties, MADE_BY: "1"})
+        own = _assigned({**self._properties, MADE_BY: BASE, **properties})
         spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta TBLPROPERTIES ({own})")
 
     def version(self, spark: SparkSession, name: str) -> Version:
@@ -223,9 +234,11 @@ class DeltaBase:
                 break
         return Version(pin, nodes, position)
 
-    def carrying(self, spark: SparkSession, carried: Carried) -> AbstractContextManager[None]:
+    def carrying(self, spark: SparkSession, name: str, carried: Carried) -> AbstractContextManager[str]:
         said = json.dumps({PROPERTY: carried.to_json()})
-        return having(spark, {"spark.databricks.delta.commitInfo.userMetadata": said, **_DELTA_MERGE})
+        return _named(
+            name, having(spark, {"spark.databricks.delta.commitInfo.userMetadata": said, **_DELTA_MERGE})
+        )
 
     def guard(self, name: str, pin: str) -> str:
         # Delta has no table of its versions for a subquery. Its check of conflicts refuses a MERGE if another commit
@@ -303,6 +316,12 @@ _DELTA_FEATURES: Final = {
 """Properties that a table must have before a change with this word."""
 
 
+@contextmanager
+def _named(name: str, settings: AbstractContextManager[None]) -> Iterator[str]:
+    with settings:
+        yield name
+
+
 def _carried(said: str | None) -> Carried | None:
     if said is None:
         return None
@@ -346,8 +365,8 @@ def base_of(table_format: str, given: Mapping[str, str] | None = None) -> BaseFo
     return DeltaBase(given) if table_format == DELTA else IcebergBase(given)
 
 
-def check_made(spark: SparkSession, name: str, table: str) -> dict[str, str]:
-    """Return the properties of a table that a fold made. OtherMakerError: something else made it."""
+def check_made(spark: SparkSession, name: str, table: str, kind: str = BASE) -> dict[str, str]:
+    """Return the properties of a table of this kind that a fold made. OtherMakerError: something else made it."""
     try:
         found = properties(spark, name)
     except AnalysisException as error:
@@ -355,7 +374,7 @@ def check_made(spark: SparkSession, name: str, table: str) -> dict[str, str]:
             f"{table}: {name} is no table that a fold can change: {condition(error)}.",
             hint=f"Drop or rename {name}, or give target.namespace another value.",
         ) from error
-    if found.get(MADE_BY) != "1":
+    if found.get(MADE_BY) != kind:
         raise OtherMakerError(
             f"{table}: something else than a fold made the table {name}.",
             hint=f"Drop or rename {name}, or give target.namespace another value. If a mirror without a log made the "

@@ -23,10 +23,12 @@ from cdcd.mirror.base.formats import BaseFormat
 from cdcd.mirror.base.part import Place
 from cdcd.mirror.base.plan import exists, log_begins
 from cdcd.mirror.base.position import NO_VERSION
+from cdcd.mirror.base.states import fold_states, states_name
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.job import LogJob
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.descriptions import Descriptions
+from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.stream.consistency import newest_checkpoints, set_aside_error
 from cdcd.mirror.stream.frontier import complete
 from cdcd.mirror.stream.points import Point, Points
@@ -38,6 +40,7 @@ from cdcd.mirror.watching.progress import (
     Progress,
     Retrying,
     SetChanged,
+    StatesMissing,
     TableFailed,
     TableResumed,
     TableStopped,
@@ -339,6 +342,8 @@ class BaseJob:
                 raise set_aside_error(left_out)
             if done.version != NO_VERSION:
                 self._versions[table] = self._target.bare_name(name), int(done.version)
+            if self._settings.keeps_states(table):
+                self._fold_states(place, newest.schema, upper)
         except CdcdError as error:
             self._stop(topic, table, error)
             return None
@@ -361,22 +366,38 @@ class BaseJob:
             return None
         return Progress(table, done.changes, done.keys, commit_lsn=done.lsn, seconds=time.monotonic() - began)
 
+    def _fold_states(self, place: Place, schema: TableSchema, bound: int) -> None:
+        """Fold the table of states of a table that is folded."""
+        place = replace(place, name=states_name(self._target, schema))
+        topic = place.topic
+        done = fold_states(
+            self._spark, self._format, place, lambda ids: self._forms.find(topic, list(ids)), bound
+        )
+        if done.missing is not None:
+            self._observe(StatesMissing(place.table, place.name, *done.missing))
+
     def _folded(self, topics: Collection[str]) -> dict[str, int]:
-        """By topic, the LSN up to which its table has folded the log, as far as a mirrored table has the topic.
+        """By topic, the LSN up to which its tables have folded the log, as far as a mirrored table has the topic.
 
         The tables' own commits say it, because an owner may have rolled a table back. It is 0 for a table that does
         not exist, or whose commits cannot be read.
         """
         found = {}
         for topic in sorted(set(self._described()) & set(topics)):
-            name = self._target.name_of(self._forms.newest(topic).schema, Kind.MIRROR)
-            try:
-                version = self._format.version(self._spark, name) if exists(self._spark, name) else None
-            except Exception:  # noqa: BLE001 - the fold of the table says why it cannot be read
-                version = None
-            position = None if version is None else version.position
-            found[topic] = 0 if position is None else position.lsn
+            schema = self._forms.newest(topic).schema
+            names = [self._target.name_of(schema, Kind.MIRROR)]
+            if self._settings.keeps_states(self._forms.table(topic) or topic) and schema.key:
+                names.append(states_name(self._target, schema))
+            found[topic] = min(map(self._position_lsn, names))
         return found
+
+    def _position_lsn(self, name: str) -> int:
+        try:
+            version = self._format.version(self._spark, name) if exists(self._spark, name) else None
+        except Exception:  # noqa: BLE001 - the fold of the table says why it cannot be read
+            version = None
+        position = None if version is None else version.position
+        return 0 if position is None else position.lsn
 
     def _stop(self, topic: str, table: str, error: CdcdError) -> None:
         # Each round tries the table again, so a transient failure is one that waits.

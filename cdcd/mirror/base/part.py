@@ -128,10 +128,14 @@ class LogReader:
         self._forms = forms
         self.bound = bound
 
-    def part(self, position: Position, topic_id: str | None, *, whole: bool) -> Part:
+    def part(
+        self, position: Position, topic_id: str | None, *, whole: bool, from_truncate: bool = True
+    ) -> Part:
         """Return the part of the log that the fold must read. SinkError: the log lacks some of its changes.
 
-        `topic_id`: Kafka's id of the topic whose records the table has. None: it has none.
+        Args:
+            topic_id: Kafka's id of the topic whose records the table has. None: it has none.
+            from_truncate: False: the part begins with its last truncate only if the log lacks changes before it.
         """
         place = self._place
         if position.reached > self.bound:
@@ -140,10 +144,10 @@ class LogReader:
                 hint="The next fold has a later bound.",
             )
         found = self._parts(max(position.lsn, place.log_begins))
-        self._check_began(found, position, topic_id)
-        if found.cut is not None:
+        is_short = self._lacks_first(found, position, topic_id) or position.lsn < place.log_begins
+        if found.cut is not None and (from_truncate or is_short):
             # Nothing from before the last truncate is in the table afterwards.
-            return replace(self._parts(found.cut[0] - 1, found.cut), cut=found.cut)
+            return self.from_cut(found.cut)
         if position.lsn < place.log_begins:
             lacks = (
                 "its position is not known, and"
@@ -155,13 +159,19 @@ class LogReader:
                 f"{Lsn(place.log_begins)}.",
                 hint=begin_again(place.table),
             )
-        return found
+        return found if from_truncate else replace(found, cut=None, cut_at=None)
 
-    def _check_began(self, found: Part, position: Position, topic_id: str | None) -> None:
-        """SinkError: the table lacks records that Kafka had removed before the log began to read the topic."""
+    def from_cut(self, cut: tuple[int, int]) -> Part:
+        """The part from the truncate at (LSN, event number) `cut` on."""
+        return replace(self._parts(cut[0] - 1, cut), cut=cut)
+
+    def _lacks_first(self, found: Part, position: Position, topic_id: str | None) -> bool:
+        """True if the table lacks records that Kafka had removed before the log began to read the topic, and a truncate
+        of the part came after them. SinkError: none did.
+        """
         place = self._place
         if place.began is None:
-            return
+            return False
         # Offsets of a former topic say nothing of this one.
         gone = place.began.after(position.ends if topic_id in {None, place.began.topic_id} else {})
         if gone and not self._replaces(found, gone):
@@ -171,6 +181,7 @@ class LogReader:
                 "the table lacks records before it.",
                 hint=begin_again(place.table),
             )
+        return bool(gone)
 
     def _replaces(self, part: Part, gone: Mapping[int, int]) -> bool:
         """True if the last truncate of the part came after all records that Kafka had removed before the log began.
@@ -299,13 +310,13 @@ class LogReader:
             found = summary(rows, schema)
             if found.unfit:
                 rows.unpersist()
-                raise self._unfit(changes)
+                raise self.unfit(changes)
             if found.partial <= partial:
                 return rows, found
             rows.unpersist()
             partial |= found.partial
 
-    def _unfit(self, changes: DataFrame) -> SinkError:
+    def unfit(self, changes: DataFrame) -> SinkError:
         """The error for changes that are not in the form that they name."""
         first = (
             changes.filter(sf.col(UNFIT)).orderBy("partition", "offset").select("partition", "offset").head()

@@ -76,7 +76,7 @@ def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms
         topic_ids.add(topic_id)
     log.check_topic(topic_ids)
     found = log.described(parts)
-    has = _has(spark, place, position)
+    has = form_of_rows(spark, place, position)
     last = max(parts, key=lambda each: each.last, default=None)
     newest = None
     if last is not None:
@@ -87,7 +87,7 @@ def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms
         # The log has nothing that could be folded.
         return Plan(there, position, part)
     mine = [each for each in parts if not is_other(found[each.schema_id].schema, newest.schema)]
-    _check_relation(place, parts, mine, has, newest)
+    check_relation(place, parts, mine, has, newest)
     mine.sort(key=lambda each: each.last)
     # No row from before the truncate stays. So the forms of these rows, and of the truncate, do not matter.
     later = [found[each.schema_id] for each in mine if (each.first, each.last) != (part.cut, part.cut)]
@@ -95,7 +95,7 @@ def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms
     return Plan(there, position, part, path, {TOPIC_ID: min(topic_ids)} if topic_ids else {}, whole)
 
 
-def _has(spark: SparkSession, place: Place, position: Position) -> TableSchema | None:
+def form_of_rows(spark: SparkSession, place: Place, position: Position) -> TableSchema | None:
     """Return the form of the table's rows. None: there are no rows, or all rows are folded again."""
     if position.form == NO_FORM:
         return None
@@ -108,7 +108,7 @@ def _has(spark: SparkSession, place: Place, position: Position) -> TableSchema |
     return TableSchema.from_json(text)
 
 
-def _check_relation(
+def check_relation(
     place: Place,
     parts: Sequence[PartOfForm],
     mine: Sequence[PartOfForm],

@@ -13,6 +13,7 @@ from cdcd.core.errors import SinkError
 from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import comment, digest
 from cdcd.mirror.base.formats import (
+    BASE,
     MADE_BY,
     TOPIC_ID,
     BaseFormat,
@@ -44,7 +45,7 @@ def take_over(spark: SparkSession, format_: BaseFormat, place: Place) -> int | N
         SinkError: the table has a layout that folds do not have.
     """
     had = properties(spark, place.name)
-    if had.get(MADE_BY) == "1" or SCHEMA not in had or had.get(KIND, Kind.MIRROR.value) != Kind.MIRROR.value:
+    if had.get(MADE_BY) == BASE or SCHEMA not in had or had.get(KIND, Kind.MIRROR.value) != Kind.MIRROR.value:
         return None
     newest = former_version(format_.version(spark, place.name))
     if newest is None:
@@ -70,7 +71,7 @@ def take_over(spark: SparkSession, format_: BaseFormat, place: Place) -> int | N
         **({} if state.origin.topic_id is None else {TOPIC_ID: topic_id(state.origin.topic_id)}),
         KEPT: Kept(pin, position).to_json(),
         **format_.guarding,
-        MADE_BY: "1",
+        MADE_BY: BASE,
     }
     set_properties(spark, place.name, values)
     return position.lsn

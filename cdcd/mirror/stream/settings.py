@@ -27,6 +27,7 @@ class MirrorSettings:
         include, exclude: patterns of `schema.table` (`cdcd/core/catalog/patterns.py`). An empty `include` selects
             all tables.
         history: patterns of tables that get a changelog too.
+        scd2: patterns of tables that get a table of their states too, folded from the log.
         checkpoint_location: where Spark keeps the stream's own position; a folder or a bucket.
         interval_s: the least time from the beginning of a batch to that of the next.
         batch_records_max: maximum number of offsets in a part of a topic that is applied together. While the mirror
@@ -56,6 +57,7 @@ class MirrorSettings:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
+    scd2: tuple[str, ...] = ()
     interval_s: float = 60.0
     batch_records_max: int = 500_000
     threads: int = 2
@@ -81,6 +83,10 @@ class MirrorSettings:
     def keeps_history(self, table: str) -> bool:
         """Whether it gets a changelog too."""
         return _matches(table, self.history)
+
+    def keeps_states(self, table: str) -> bool:
+        """Whether it gets a table of its states too."""
+        return _matches(table, self.scd2)
 
     def reloads(self, table: str) -> bool:
         """Whether it is read again where its target cannot follow."""

@@ -38,7 +38,7 @@ SELECT {columns},
   FROM dated WHERE _cdcd_end IS NULL OR _cdcd_end > {lsn}"""
 
 
-def scd2(name: str, schema: TableSchema) -> str:
+def scd2(name: str, schema: TableSchema, *, unknown: str = "") -> str:
     """The query, in Spark's SQL.
 
     One row for each state that a row of the source had between two commits: the columns of the table, `valid_from` (the
@@ -49,18 +49,26 @@ def scd2(name: str, schema: TableSchema) -> str:
     Args:
         name: of the changelog, in SQL.
         schema: the form that it has; with a key.
+        unknown: name of a further column, an array of the columns whose value is not known; null for almost all rows.
+            "": there is no such column.
     """
-    fills, columns = [], []
+    fills, columns, lost = [], [], []
     for number, column in enumerate(schema.columns):
         fill = f"_cdcd_fill_{number}"
         value = f"CASE WHEN {CHANGE} <> 'd' THEN {quoted(column.name)} END"
         unsent = f"coalesce(array_contains({UNCHANGED}, '{text(column.name)}'), false)"
-        known = f"CASE WHEN NOT {unsent} THEN struct({value} AS value, {LSN} AS lsn, {EVENT} AS event) END"
+        whole = f"{value} AS value, {LSN} AS lsn, {EVENT} AS event, {CHANGE} = 'd' AS gone"
+        known = f"CASE WHEN NOT {unsent} THEN struct({whole}) END"
         fills.append(f"last_value({known}) IGNORE NULLS OVER so_far AS {fill}")
         since = f"{_is_after('t', f'{fill}.lsn', f'{fill}.event')} AND NOT {_is_after('t', LSN, EVENT)}"
+        ended = f"{fill} IS NULL OR {fill}.gone OR exists(_cdcd_truncates, t -> {since})"
+        lost.append(f"CASE WHEN {ended} THEN '{text(column.name)}' END")
         columns.append(
             f"CASE WHEN NOT exists(_cdcd_truncates, t -> {since}) THEN {fill}.value END AS {quoted(column.name)}"
         )
+    if unknown:
+        names = f"filter(array({', '.join(lost)}), n -> n IS NOT NULL)"
+        columns.append(f"CASE WHEN size({names}) > 0 THEN {names} END AS {unknown}")
     half = f"CASE WHEN {CHANGE} = 'd' THEN 0 ELSE 1 END"
     return _QUERY.format(
         name=name,

@@ -16,6 +16,7 @@ from cdcd.mirror.watching.progress import (
     Replayed,
     Retrying,
     SetChanged,
+    StatesMissing,
     TableFailed,
     TableLaidOut,
     TableLoaded,
@@ -85,6 +86,12 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C9
             yield f"  {fact.hint}"
         case TableRolledBack():
             yield f"{fact.table}: {fact.message} Later changes are read from the topic again."
+            yield f"  {fact.hint}"
+        case StatesMissing():
+            yield (
+                f"{fact.states} lacks the states of {fact.table} between LSN {Lsn(fact.after_lsn)} and "
+                f"{Lsn(fact.until_lsn)}"
+            )
             yield f"  {fact.hint}"
         case TableTakenOver():
             yield f"{fact.table} was taken over from a mirror without a log: folds begin after LSN {Lsn(fact.lsn)}"

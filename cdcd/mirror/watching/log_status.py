@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.mirror.base.formats import MADE_BY, BaseFormat, properties, read_form
+from cdcd.mirror.base.formats import BASE, MADE_BY, STATES, BaseFormat, properties, read_form
 from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.jars import DELTA
@@ -38,17 +38,21 @@ from cdcd.telemetry.mirror_status import (
     Unreadable,
 )
 
+_KINDS: Final = {BASE: "mirror", STATES: "scd2"}
+"""The kind of a folded table by the value of its property `MADE_BY`."""
+
 _HINT: Final = "Check that the catalog and the storage answer, and target.* and spark.* in the configuration."
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A folded table. `position`: None: no commit that is left names it."""
+    """A folded table. `position`: None: no commit that is left names it. `kind`: `mirror` or `scd2`."""
 
     name: str
     schema: TableSchema
     position: Position | None
     figures: "Figures"
+    kind: str = "mirror"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +162,11 @@ def assemble(
     A topic with unreadable records and without a table is named like a table, after its part behind the prefix.
     """
     tables: dict[str, TableStatus] = {}
-    for each in sorted(bases, key=lambda one: one.schema.table):
+    for each in sorted(bases, key=lambda one: (one.schema.table, one.kind)):
         topic = each.schema.topic
-        tables[topic] = TableStatus(
-            each.schema.table, topic, (_target(each, has.summary.deleted.get(topic, 0), waiting.get(topic)),)
-        )
+        status = tables.get(topic) or TableStatus(each.schema.table, topic)
+        target = _target(each, has.summary.deleted.get(topic, 0), waiting.get(topic))
+        tables[topic] = replace(status, targets=(*status.targets, target))
     for topic, stop in has.tables.items():
         had = tables.get(topic) or TableStatus(stop.table, topic)
         stopped = Stopped(stop.since, stop.waits, stop.message, stop.hint)
@@ -283,7 +287,8 @@ def _base(spark: SparkSession, name: str, base: BaseFormat | None, table_format:
     except AnalysisException:
         # A view, or a table that was dropped meanwhile.
         return None
-    if found.get(MADE_BY) != "1":
+    kind = _KINDS.get(found.get(MADE_BY, ""))
+    if kind is None:
         return None
     position = base.version(spark, name).position
     text = None if position is None else read_form(spark, name, position.form)
@@ -292,7 +297,7 @@ def _base(spark: SparkSession, name: str, base: BaseFormat | None, table_format:
         if not forms:
             return None
         text = forms[-1]
-    return Base(name, TableSchema.from_json(text), position, figures(spark, name, table_format))
+    return Base(name, TableSchema.from_json(text), position, figures(spark, name, table_format), kind)
 
 
 def _is_ours(schema: TableSchema, settings: MirrorSettings, topics: Container[str]) -> bool:
@@ -302,8 +307,11 @@ def _is_ours(schema: TableSchema, settings: MirrorSettings, topics: Container[st
 
 
 def _waiting(spark: SparkSession, name: str, bases: Collection[Base]) -> dict[str, Waiting]:
-    """By topic, the changes of the log after the table's position."""
-    places = {each.schema.topic: 0 if each.position is None else each.position.lsn for each in bases}
+    """By topic, the changes of the log after the position of its tables, the least one of them."""
+    places: dict[str, int] = {}
+    for each in bases:
+        lsn = 0 if each.position is None else each.position.lsn
+        places[each.schema.topic] = min(places.get(each.schema.topic, lsn), lsn)
     if not places:
         return {}
     pairs: list[Column] = [sf.lit(each) for pair in sorted(places.items()) for each in pair]
@@ -321,7 +329,7 @@ def _waiting(spark: SparkSession, name: str, bases: Collection[Base]) -> dict[st
 def _target(base: Base, deleted: int, waiting: Waiting | None) -> TargetStatus:
     position, own = base.position, base.figures
     return TargetStatus(
-        kind="mirror",
+        kind=base.kind,
         name=base.name,
         lsn=None if position is None else str(Lsn(position.lsn)),
         consistent_lsn=None,

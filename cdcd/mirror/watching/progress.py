@@ -26,6 +26,7 @@ __all__ = [
     "Replayed",
     "Retrying",
     "SetChanged",
+    "StatesMissing",
     "TableFailed",
     "TableLaidOut",
     "TableLoaded",
@@ -293,6 +294,21 @@ class TableRolledBack(Fact):
     table: str
     message: str
     hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatesMissing(Fact):
+    """A table of states (`tables.scd2`) lacks what its rows were between two LSNs, because the log lacks these changes
+    or they cannot be brought to the columns of now. States of before end at the truncate record at `until_lsn`.
+    """
+
+    event: ClassVar[str] = "states.missing"
+    level: ClassVar[Level] = "warning"
+    table: str
+    states: str
+    after_lsn: int
+    until_lsn: int
+    hint: str = "Take the states of this time from a backup of the log, if they matter."
 
 
 @dataclass(frozen=True, slots=True)

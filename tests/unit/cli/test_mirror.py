@@ -258,6 +258,19 @@ def test_folded_tables_refuse_by_name_what_they_do_not_have(
     assert named in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["none", "only"])
+def test_tables_of_states_need_a_log_that_is_folded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+):
+    file = tmp_path / "mirror.yaml"
+    file.write_text(
+        "name: shop\nkafka: {bootstrap_servers: 'b:1'}\ntarget: {location: /lake}\n"
+        f"change_log: {kind}\ntables: {{scd2: [public.t]}}\n"
+    )
+    assert run("--config", str(file), "--once") == 2
+    assert "Set change_log to fold, or remove tables.scd2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("kind", "key", "said"),
     [

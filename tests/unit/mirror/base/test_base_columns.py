@@ -95,6 +95,29 @@ def test_columns_of_other_types_are_made_again_if_no_row_stays():
     ]
 
 
+def test_a_table_that_keeps_its_rows_renames_columns_that_the_source_has_no_more():
+    # GIVEN a column of another type, one that is gone, and two that had been dropped before
+    there = has(("id", 1), ("a", 2), ("b", 3), ("b__dropped", None), ("c__dropped", 4))
+    there = [replace(each, type=LongType()) if each.name == "a" else each for each in there]
+    form = table(("id", 1), ("a", 2))
+    whole = list(alterations(there, form, anew=True, keeps=True))
+    assert not [change for change in whole if change.startswith("DROP")]
+    # WHEN a process ends between two changes
+    for done in range(len(whole) + 1):
+        is_there = any(change.startswith("ADD") for change in whole[:done])
+        now = [
+            replace(each, type=LongType()) if each.number == (OID, 2) and not is_there else each
+            for each in apply(there, whole[:done])
+        ]
+        rest = apply(now, list(alterations(now, form, anew=True, keeps=True)))
+        # THEN the next process finds the way
+        names = {each.name: each.number for each in rest}
+        assert names.keys() == {"id", "a", "a__dropped", "b__dropped", "b__dropped_2", "c__dropped"}
+        assert (names["a"], names["a__dropped"]) == ((OID, 2), None)
+    # AND the columns that were dropped stay as they are
+    assert list(alterations(apply(there, whole), form, keeps=True)) == []
+
+
 def test_a_column_whose_type_the_format_widened_is_kept():
     columns = (
         replace(column("id", 1), spark=ShortType()),

@@ -10,7 +10,7 @@ import pytest
 from cdcd.core.errors import CdcdError, SinkError
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base import job, plan
-from cdcd.mirror.base.fold import Folded
+from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.formats import IcebergBase
 from cdcd.mirror.base.job import LOOK_S, BaseJob, Found, Known, is_due
 from cdcd.mirror.base.part import OvertakenError, Place

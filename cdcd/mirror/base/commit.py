@@ -1,0 +1,202 @@
+"""What all folds have in common: attempts, columns, and statements whose commit carries the position.
+
+Two folds of one table may run at the same time, a driver may freeze in the middle, and an owner may roll the table
+back. Each of these leaves a table whose position is right or says that it is not clean. A table that is not clean is
+folded again at once, from a lower bound at which it was clean.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from cdcd.core.errors import SinkError
+from cdcd.mirror.base.columns import digest
+from cdcd.mirror.base.formats import BaseFormat, Version, form_property, properties, set_properties
+from cdcd.mirror.base.part import OvertakenError, Place
+from cdcd.mirror.base.path import Path
+from cdcd.mirror.base.plan import steps_of
+from cdcd.mirror.base.position import NO_VERSION, Carried, Position, is_of
+from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.records.defaults import default_of
+from cdcd.mirror.targets.evolution import value_of
+from cdcd.mirror.targets.table_format import as_view, having
+
+ATTEMPTS: Final = 6
+"""How often a fold is tried while others commit to the table at the same time."""
+
+_MERGE: Final = {
+    # Without it, Iceberg runs the whole source once more to find the files that a copy-on-write MERGE changes.
+    "spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled": "false",
+    # Numbers in a condition are kept beside the code that Spark makes of it, which it would compile for each fold.
+    "spark.sql.optimizer.inSetConversionThreshold": "0",
+    "spark.sql.optimizer.inSetSwitchThreshold": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What a fold did.
+
+    Attributes:
+        lsn: the bound up to which the table equals the source.
+        changes: number of changes in the part.
+        keys: number of keys that they change.
+        attempts: number of statements; more than one if others committed at the same time.
+        version: version of the table that equals the source at the bound of the fold. NO_VERSION: there is no table, or
+            it is folded beyond the bound.
+        taken_over: LSN after which the fold began, if a mirror without a log had made the table. None: a fold made it.
+    """
+
+    lsn: int
+    changes: int = 0
+    keys: int = 0
+    attempts: int = 1
+    version: str = NO_VERSION
+    taken_over: int | None = None
+
+
+def attempted(place: Place, attempt: Callable[[], Folded | None]) -> Folded:
+    """Return what the first attempt gives that is not None. OvertakenError: all of them are None."""
+    for number in range(1, ATTEMPTS + 1):
+        done = attempt()
+        if done is not None:
+            return replace(done, attempts=number)
+    raise OvertakenError(
+        f"{place.table}: other writers committed to {place.name} during each of {ATTEMPTS} attempts.",
+        hint="Stop the other writers. The next fold tries again.",
+    )
+
+
+class Committing:
+    """Changes one table.
+
+    Args:
+        bound: of the fold.
+    """
+
+    def __init__(self, spark: SparkSession, format_: BaseFormat, place: Place, bound: int) -> None:
+        self._spark = spark
+        self._format = format_
+        self._place = place
+        self._bound = bound
+
+    def guarded(self, view: str, pin: str) -> str:
+        """A subquery with the rows of the view. It ends the statement if the table has another version than `pin`."""
+        return f"(SELECT * FROM {view} WHERE {self._format.guard(self._place.name, pin)})"
+
+    def follow(
+        self,
+        there: Version,
+        position: Position,
+        path: Path,
+        topic: dict[str, str],
+        changes: Callable[[], Iterable[str]],
+        rows: str = "",
+    ) -> bool:
+        """Give the table the columns of the last form. False: this took a commit, so the table must be read again.
+
+        Args:
+            topic: the property that names the topic.
+            changes: gives what stands behind `ALTER TABLE`, for columns that are added, dropped, or renamed.
+            rows: condition of the rows `t` that get the values of the last form. "": all of them do.
+        """
+        spark, name, schema = self._spark, self._place.name, path.schema
+        form = digest(schema)
+        if path.has is not None and form == position.form:
+            return True
+        steps = steps_of(spark, path)
+        for change in changes():
+            self._format.alter(spark, name, change)
+        for column_name, type_ in steps.types.items():
+            change = f"ALTER COLUMN {quoted(column_name)} TYPE {type_.simpleString()}"
+            self._format.alter(spark, name, change)
+        described = form_property(form, schema.to_json()) | topic
+        if not described.items() <= properties(spark, name).items():
+            set_properties(spark, name, described)
+        if self._format.version(spark, name).pin != there.pin:
+            # In Delta, each of these changes is a version. A fold must name the version that it is made on.
+            return False
+        names = list(steps.defaults)
+        sets = {quoted(column): f"s.d{number}" for number, column in enumerate(names)}
+        for column_name, relabel in steps.labels.items():
+            own = f"t.{quoted(column_name)}"
+            sets[quoted(column_name)] = value_of(relabel, schema.column(column_name).spark, own)
+        if not sets:
+            return True
+        values = spark.range(1).select(
+            "id",
+            *[
+                default_of(steps.defaults[column]).cast(schema.column(column).spark).alias(f"d{number}")
+                for number, column in enumerate(names)
+            ],
+        )
+        carried = Carried(
+            uuid4().hex,
+            position.lsn,
+            position.lsn,
+            there.pin,
+            form,
+            position.reached,
+            position.clean,
+            position.ends,
+        )
+        assigned = ", ".join(f"t.{column} = {value}" for column, value in sets.items())
+        matched = f"WHEN MATCHED AND {rows}" if rows else "WHEN MATCHED"
+        with as_view(values) as view:
+            source = self.guarded(view, there.pin)
+            self.commit(
+                there.pin,
+                carried,
+                lambda to: f"MERGE INTO {to} t USING {source} s ON true {matched} THEN UPDATE SET {assigned}",
+            )
+        return False
+
+    def carried(self, pin: str, position: Position, form: str) -> Carried:
+        """What the commit of the fold says of itself."""
+        bound = self._bound
+        return Carried(uuid4().hex, bound, position.lsn, pin, form, bound, ends=dict(self._place.ends))
+
+    def commit(self, pin: str, carried: Carried, statement: Callable[[str], str]) -> bool:
+        """Run a statement whose commit carries this. False: another commit came first, and nothing was done.
+
+        `statement`: gives it by the name of the table in SQL.
+        """
+        spark, name = self._spark, self._place.name
+        try:
+            with having(spark, _MERGE), self._format.carrying(spark, name, carried) as to:
+                spark.sql(statement(to))
+        except Exception:
+            # What a format raises has a class of Java as often as one of PySpark. The version tells what it means.
+            if self._format.version(spark, name).pin == pin:
+                raise
+            return False
+        return True
+
+    def settled(
+        self, pin: str, position: Position, carried: Carried, *, changes: int, keys: int
+    ) -> Folded | None:
+        """Return what the statement did, by the commits that the table has now. None: it was overtaken.
+
+        Args:
+            position: of the table before the statement.
+        """
+        after = self._format.version(self._spark, self._place.name)
+        if after.pin == pin:
+            # The statement changed no row, and Delta makes no commit of it. The next fold would read the part again.
+            reached_now = Position(self._bound, self._bound, carried.form, ends=dict(self._place.ends))
+            self._format.keep(self._spark, self._place.name, pin, reached_now)
+            return Folded(self._bound, changes, keys, version=pin)
+        if not is_of(carried.fold, after.nodes) and after.position == position:
+            raise SinkError(
+                f"{self._place.table}: the commit of the fold does not carry its position.",
+                hint="With Spark 4.1 or later, change_log: fold needs Iceberg 1.12 or later. Former versions of "
+                "Iceberg lose the position in silence.",
+            )
+        reached = after.position
+        if reached is None or not reached.clean or reached.lsn < self._bound:
+            return None
+        version = after.pin if reached.lsn == self._bound else NO_VERSION
+        return Folded(self._bound, changes, keys, version=version)
