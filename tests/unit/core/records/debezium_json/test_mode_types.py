@@ -203,3 +203,13 @@ def test_a_key_that_is_none_is_a_number_that_no_row_can_have_and_is_named():
     encoder.encode(frame, False, 0, out)
     assert [(json.loads(key or b"")["price"]) is None for _, key, _, _ in out] == [False, False]
     assert [headers for _, _, _, headers in out] == [[("cdcd.unwritable", b'["price"]')]] * 2
+
+
+@pytest.mark.parametrize("digits", [1, 3999, 4000, 4001, 8001, 147_455])
+@pytest.mark.parametrize("first", [0, 9])
+def test_numbers_of_any_length_have_the_bytes_of_their_integer(digits: int, first: int):
+    power = 10 ** (digits - 1)
+    number = first * power + 7 * (power - 1) // 9
+    text = f"{first}" + "7" * (digits - 1)
+    assert int.from_bytes(unscaled(text, 0), "big", signed=True) == number
+    assert int.from_bytes(unscaled(f"-{text}", 0), "big", signed=True) == -number
