@@ -221,6 +221,7 @@ def encoder_settings(
         key_forms=config.key.form_rules,
         partition_rules=config.partitioner.rules,
         field_rules=config.fields.rules,
+        computed_rules=config.fields.computed,
         routes=config.routes.topics,
         pipeline=config.name,
         schema_ids=SchemaIds() if schema_ids is None else schema_ids,

@@ -22,6 +22,7 @@ from cdcd.core.facts.rules import (
     RowsMove,
 )
 from cdcd.core.facts.tables import TablePatternUnmatched, TablesLeftOut
+from cdcd.core.records.shaping.computing import ComputedFields
 from cdcd.daemon.rules.tables import (
     FieldFacts,
     KeyFacts,
@@ -62,13 +63,14 @@ async def tell_tables(
     settings = encoder_settings(config, "", bindings=bindings)
     keys, partitions = settings.chosen_keys, settings.chosen_partitions
     fields = settings.chosen_fields
+    computed = ComputedFields(settings.computed_rules, settings.protections, observe)
     _tell_keys(await look_at_keys(sql, published.keys(), keys), observe, stops=stops)
     if partitions:
         _tell_partitions(
             await look_at_partitions(sql, published.keys(), partitions, keys), observe, stops=stops
         )
     if fields:
-        _tell_fields(await look_at_fields(sql, published.keys(), fields), observe, stops=stops)
+        _tell_fields(await look_at_fields(sql, published.keys(), fields, computed), observe, stops=stops)
 
 
 def _tell_keys(found: KeyFacts, observe: Observer, *, stops: bool) -> None:

@@ -33,7 +33,14 @@ from cdcd.core.records.cloud_events import CloudEvents
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.flattening import AddedField, Flattening
 from cdcd.core.records.shaping.expressions import DEPTH_MAX, CelCall, CelColumn, CelList, CelLiteral
-from cdcd.core.records.shaping.settings import Outbox, OutboxTable, Route, TableFilter, TableRoutes
+from cdcd.core.records.shaping.settings import (
+    Outbox,
+    OutboxTable,
+    Route,
+    TableComputed,
+    TableFilter,
+    TableRoutes,
+)
 from cdcd.core.snapshot import reading
 from cdcd.core.snapshot.reading import Visibility
 from cdcd.core.snapshot.table_task import Part
@@ -51,7 +58,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
         TypeDescription, Outbox, OutboxTable, Flattening, AddedField, CloudEvents, TableFilter, CelLiteral,
         CelColumn, CelList, CelCall, TableSelection, KeyRule, KeyFormRule, PartitionRule,
-        FieldRule, RoutedTopics, Route, TableRoutes,
+        FieldRule, TableComputed, RoutedTopics, Route, TableRoutes,
     )
 }  # fmt: skip
 """Dataclasses that a recording may contain, by name."""

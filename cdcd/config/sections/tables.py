@@ -4,10 +4,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from cdcd.config.sections.routes import ExpressionText
 from cdcd.config.types import Section, TablePattern, TablePatterns, Text
 from cdcd.core.catalog.field_names import FieldRule
 from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.table_rules import KeyFormRule, KeyRule, PartitionRule
+from cdcd.core.records.shaping.settings import TableComputed
 
 KeyColumns = Annotated[tuple[Text, ...], Field(strict=False, min_length=1)]
 
@@ -148,11 +150,23 @@ class TableFieldsConfig(Section):
         description="Further fields of each row, in before and after: name and constant text, such as region: eu.",
     )
 
+    computed: dict[Text, ExpressionText] = Field(
+        default_factory=dict,
+        description="Further fields whose values expressions in CEL make of the row's columns, such as full_name: "
+        'row.first + " " + row.last. The type is that of the expression: text, bigint, double precision or boolean. A '
+        "name of a column that is not in the key replaces the column: total: double(row.total). A field is null if its "
+        "expression has no value (field.failed). cdcd mirror and cdcd verify leave such tables out.",
+    )
+
     @model_validator(mode="after")
     def _names_are_distinct(self) -> Self:
-        if not self.rename and not self.constants:
-            raise ValueError("has neither rename nor constants")
-        names = [*self.rename.values(), *self.constants]
+        if not self.rename and not self.constants and not self.computed:
+            raise ValueError("has neither rename nor constants nor computed")
+        names = [
+            *self.rename.values(),
+            *self.constants,
+            *[name for name in self.computed if name not in self.rename],
+        ]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"two fields would have the name {twice}")
@@ -176,6 +190,23 @@ class FieldsConfig(Section):
             [
                 FieldRule(pattern, tuple(given.rename.items()), tuple(given.constants.items()))
                 for pattern, given in self.tables.items()
+            ]
+        )
+
+    @property
+    def computed(self) -> tuple[TableComputed, ...]:
+        """The computed fields, for the encoder."""
+        chosen = {pattern: given.computed for pattern, given in self.tables.items() if given.computed}
+        if not chosen:
+            return ()
+        from cdcd.config.expressions import parse_expression  # noqa: PLC0415  the parser loads slowly
+
+        return tuple(
+            [
+                TableComputed(
+                    pattern, tuple([(name, parse_expression(text)) for name, text in fields.items()])
+                )
+                for pattern, fields in chosen.items()
             ]
         )
 

@@ -99,8 +99,16 @@ class ChosenFields:
             ]
         return found
 
-    def of_table(self, relation: Relation, table: TableDescription = TableDescription()) -> Fields:  # noqa: B008
+    def of_table(
+        self,
+        relation: Relation,
+        table: TableDescription = TableDescription(),  # noqa: B008
+        computed: Sequence[str] = (),
+    ) -> Fields:
         """Return the fields of a table's rows.
+
+        Args:
+            computed: names of computed fields that stand behind the columns.
 
         Raises:
             ConfigError: two rules match the table, or two of its fields would have the same name.
@@ -108,7 +116,7 @@ class ChosenFields:
         columns = tuple([column.name for column in relation.columns])
         rule = self._rules.only(relation, "names the table's fields")
         if rule is None:
-            return Fields(columns)
+            return Fields((*columns, *computed))
         name = f"{relation.schema}.{relation.name}"
         renamed = dict(rule.rename)
         names = tuple([renamed.get(column, column) for column in columns])
@@ -124,4 +132,11 @@ class ChosenFields:
                     f"{{{column}: {column}_2}}, and start cdcd again. Nothing is lost meanwhile.",
                 )
             seen[field] = f"column {column}"
-        return Fields(names, rule.constants)
+        for field in computed:
+            if field in seen:
+                raise ConfigError(
+                    f"Rows of {name} would have two fields {field}: {seen[field]} and the computed field {field}.",
+                    hint=f"Give one of them another name in {KEY}.{rule.pattern}, and start cdcd again. Nothing is "
+                    "lost meanwhile.",
+                )
+        return Fields((*names, *computed), rule.constants)

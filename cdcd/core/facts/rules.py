@@ -70,6 +70,21 @@ class RouteFailed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class FieldFailed(Fact):
+    """A computed field (fields.tables, computed) has no value for a row, as `reason` says, and is null in its record.
+    Correct the field's expression: `row.x == null ? null : double(row.x)` where a column can be NULL. `left_out` is how
+    many more rows were without a value since the last such report.
+    """
+
+    event: ClassVar[str] = "field.failed"
+    level: ClassVar[Level] = "warning"
+    table: str
+    reason: str
+    lsn: str
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
 class FlatteningCollision(Fact):
     """A table has a column with the name of a field that event_flattening adds. Its flattened records have the column
     and leave the added field out. Choose another name: `event_flattening.add_fields_prefix`, or `<field>:<name>`.

@@ -28,6 +28,7 @@ from cdcd.core.records.cloud_events import CloudEvents
 from cdcd.core.records.flattening import Flattening
 from cdcd.core.records.schema_names import NONE
 from cdcd.core.records.schema_registrations import SchemaIds, SchemaUse
+from cdcd.core.records.shaping.settings import TableComputed
 from cdcd.core.transactions.drafts import Draft, SpoolItem
 from cdcd.core.transactions.position import Counts
 
@@ -123,6 +124,7 @@ class EncoderSettings:
         key_rules: the keys that are chosen for tables.
         key_forms: the forms of keys that are chosen for tables.
         partition_rules: the columns that choose the partitions of tables' records.
+        computed_rules: fields that expressions make of a row's columns.
         field_rules: names of fields that are not those of their columns, and constant fields.
         routes: topics that rows of tables may go to beside the tables' own.
         renames: rules that rename the topics by the template.
@@ -165,6 +167,7 @@ class EncoderSettings:
     pipeline: str = ""
     key_forms: tuple[KeyFormRule, ...] = ()
     shared: tuple[SharedTopic, ...] = ()
+    computed_rules: tuple[TableComputed, ...] = ()
 
     @property
     def protections(self) -> Protections:

@@ -32,6 +32,8 @@ say which description they follow.
 is the name of a column in PostgreSQL, where its field has another one.
 `bare_key` is true where a key is the bare value of its one column, and `key_constants` are fields that follow the
 columns of each key (`key.forms`).
+`computed` are the columns whose values expressions make (`fields.tables`). The table has no such column, or one of
+another type.
 `moves` is true where records of one key may lie in several partitions (`partitioner.columns`).
 
 `shared` is true where `topic` has the records of several tables (`topics.shared`).
@@ -122,6 +124,7 @@ class TableForm:
     bare_key: bool = False
     key_constants: Pairs = ()
     shared: bool = False
+    computed: tuple[str, ...] = ()
     constants: Pairs = ()
     last_id: int | None = None
     rewritten: int | None = None
@@ -201,6 +204,7 @@ class TableForm:
             **({"bare_key": True} if self.bare_key else {}),
             **({"key_constants": dict(self.key_constants)} if self.key_constants else {}),
             **({"shared": True} if self.shared else {}),
+            **({"computed": list(self.computed)} if self.computed else {}),
             **({"constants": dict(self.constants)} if self.constants else {}),
             "columns": columns,
         }
@@ -273,6 +277,7 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             moves=data.get("moves") is True,
             bare_key=data.get("bare_key") is True,
             key_constants=_pairs(data.get("key_constants", {})),
+            computed=_texts(data.get("computed", [])),
             constants=_pairs(data.get("constants", {})),
             shared=data.get("shared") is True,
             routes=_texts(data.get("routes", [])),

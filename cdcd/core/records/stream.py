@@ -44,6 +44,7 @@ from cdcd.core.records.encoder import (
 from cdcd.core.records.format import CopiedRows, Current, Format
 from cdcd.core.records.markers import INCREMENTAL
 from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.records.shaping.computing import ComputedFields
 from cdcd.core.records.shaping.shape import Shape, ShapedPart, Shapes, placed_lines, put_header
 from cdcd.core.records.stand_ins import StandIns
 from cdcd.core.records.unwritable import named
@@ -71,7 +72,8 @@ class RecordStream:
         self, settings: EncoderSettings, binary: bool, observe: Observer, make_format: MakeFormat
     ) -> None:
         self._settings = settings
-        self.tables = KnownTables(settings, binary)
+        self._computed = ComputedFields(settings.computed_rules, settings.protections, observe)
+        self.tables = KnownTables(settings, binary, self._computed)
         self.current = Current(settings)
         self.format = make_format(settings, self.tables, self.current, observe)
         self._stand_ins = StandIns(observe, self.format.schemas.check)
@@ -92,7 +94,7 @@ class RecordStream:
     def counts(self) -> dict[tuple[str, str], int]:
         """See `Encoder`."""
         messages = {("", "m"): self.current.messages} if self.current.messages else {}
-        counts = {**messages, **self.tables.counts}
+        counts = {**messages, **self.tables.counts, **self._computed.counts}
         return self._shapes.counted(counts)
 
     @property
@@ -233,6 +235,8 @@ class RecordStream:
         current = self.current
         current.serial += 1
         current.now_us = now_us
+        if self._computed.is_on:
+            frame = self._computed.frame(frame, in_stream, now_us)
         table: TableFragments | None = None
         known = tag = 0
         try:
@@ -419,7 +423,9 @@ class RecordStream:
     ) -> list[SpoolItem]:
         """Return the drafts of frames, if the format drafts rows."""
         drafts = self.format.drafts
-        return frames if drafts is None else drafts.draft_all(frames, relations)
+        if drafts is None or self._computed.is_on:
+            return frames
+        return drafts.draft_all(frames, relations)
 
     def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
         """See `Encoder`."""
@@ -454,6 +460,8 @@ class RecordStream:
         current = self.current
         current.now_us = now_us
         current.lsn = int(position.lsn)
+        if self._computed.is_on:
+            lines = self._computed.lines(oid, lines, position.lsn, now_us)
         rows = CopiedRows(position, dropped, out, self._stand_ins)
         for begin, end, marker in runs(len(lines), position):
             self._facts.begin(None, position.commit_lsn, now_us, None, snapshot=marker)

@@ -32,6 +32,7 @@ from cdcd.core.catalog.table_rules import (
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Relation
+from cdcd.core.records.shaping.computing import ComputedFields
 from cdcd.core.records.shaping.partitioning import PartitionedTable
 from cdcd.telemetry.findings import Finding, named, of_error
 
@@ -133,7 +134,9 @@ class FieldFacts:
     tables: frozenset[str]
 
 
-async def look_at_fields(connection: Connection, oids: Collection[int], fields: ChosenFields) -> FieldFacts:
+async def look_at_fields(
+    connection: Connection, oids: Collection[int], fields: ChosenFields, computed: ComputedFields
+) -> FieldFacts:
     """Apply the rules to the published tables with these oids. Raises TransientError and SourceError."""
     tables_now = await described_tables(connection, oids)
     relations = tables_now.relations
@@ -141,11 +144,15 @@ async def look_at_fields(connection: Connection, oids: Collection[int], fields: 
     tables: set[str] = set()
     for relation in relations:
         try:
-            found = fields.of_table(relation, tables_now.descriptions[relation.oid])
+            table = tables_now.descriptions[relation.oid]
+            made = computed.of_table(relation, table, tables_now.types)
+            shown = relation if made is None else made.shown
+            added = [column.name for column in shown.columns[len(relation.columns) :]]
+            found = fields.of_table(relation, table, added)
         except ConfigError as error:
             refused.append(error)
             continue
-        if found.constants or found.renamed(relation) is not relation:
+        if made is not None or found.constants or found.renamed(shown) is not shown:
             tables.add(f"{relation.schema}.{relation.name}")
     return FieldFacts(tuple(refused), tuple(fields.unmatched(relations)), frozenset(tables))
 

@@ -363,6 +363,13 @@ class Descriptions:
                 hint="Add the columns of its primary key to key.columns of the daemon's configuration, or leave the"
                 " table out of the mirror.",
             )
+        if form.computed:
+            raise SourceError(
+                f"{form.schema}.{form.table}: expressions make fields of its records ({', '.join(form.computed)}; "
+                "fields.tables, computed), which are not the columns of the table.",
+                hint="Mirror a second pipeline without computed fields for this table, with a slot and a prefix of its "
+                "own; or leave the table out of the mirror, and compute the fields in a view of the mirror.",
+            )
         if form.bare_key or form.key_constants:
             raise SourceError(
                 f"{form.schema}.{form.table}: the keys of its records have a form (key.forms) that the mirror does not "

@@ -25,6 +25,7 @@ from cdcd.tools.adopt.options import TRANSFORMS
 from cdcd.tools.adopt.reach import Known, Reach, UndecidedError
 from cdcd.tools.adopt.references import References
 from cdcd.tools.adopt.tables import named_tables, read_lists
+from cdcd.tools.adopt.transforms_casts import cast_values
 from cdcd.tools.adopt.transforms_fields import (
     FLATTENING,
     NOWHERE,
@@ -218,6 +219,7 @@ CLASSES: Final[Mapping[str, Callable[[Transform, Course], Verdict]]] = {
     REPLACE_VALUE: replace_in_values,
     REPLACE_KEY: replace_in_keys,
     EXTRACT_KEY: extract_from_keys,
+    f"{CONNECT}cast$value": cast_values,
     EXTRACT_VALUE: extract_from_values,
     f"{CONNECT}insertfield$value": insert_in_values,
     f"{CONNECT}maskfield$value": mask_values,

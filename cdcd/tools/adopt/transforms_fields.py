@@ -72,7 +72,7 @@ def replace_in_values(transform: Transform, course: Course) -> Verdict:
     if course.flattening is None:
         if transform.listed("include", "whitelist"):
             raise RefusedError(_IN_ENVELOPE.format(fields="leaves fields out", instead=""))
-        return _of_envelope(
+        return of_envelope(
             {*excluded, *renames}, "columns.exclude and fields.tables do the same inside of rows."
         )
     if included := transform.listed("include", "whitelist"):
@@ -86,14 +86,14 @@ def replace_in_values(transform: Transform, course: Course) -> Verdict:
     if DELETED_FIELD in excluded:
         excluded = tuple([name for name in excluded if name != DELETED_FIELD])
         keys |= _without_deleted(course, reach)
-    out = [column for name in excluded if (column := _column(course, name, reach)) is not None]
+    out = [column for name in excluded if (column := column_of(course, name, reach)) is not None]
     new = {
         column: name
         for field, name in renames.items()
-        if field not in excluded and (column := _column(course, field, reach)) is not None
+        if field not in excluded and (column := column_of(course, field, reach)) is not None
     }
     for column in out:
-        _refuse_in_key(column, reach, course)
+        refuse_in_key(column, reach, course)
     for column, name in new.items():
         if not _has_twin(course, transform, REPLACE_KEY, column, name):
             _refuse_renamed_key(column, reach, course)
@@ -137,7 +137,7 @@ def _of_only_fields(included: tuple[str, ...], reach: Reach, transform: Transfor
             "(add.fields, static.field), and run this again."
         )
     fields = [name for name in included if name not in course.inserted]
-    columns = [column for name in fields if (column := _column(course, name, reach)) is not None]
+    columns = [column for name in fields if (column := column_of(course, name, reach)) is not None]
     tables = reach.tables(course.known)
     if empty := [table for table in tables if not set(columns) & set(table.columns)]:
         raise RefusedError(
@@ -147,7 +147,7 @@ def _of_only_fields(included: tuple[str, ...], reach: Reach, transform: Transfor
     for table in tables:
         for column in table.columns:
             if column in table.key and column not in columns:
-                _refuse_in_key(column, reach, course)
+                refuse_in_key(column, reach, course)
         for column in table.columns:
             if column not in columns:
                 course.renamed[column] = Renamed(None, reach.patterns)
@@ -254,10 +254,10 @@ def mask_values(transform: Transform, course: Course) -> Verdict:
         return NOWHERE
     names, text = transform.texts("fields"), transform.options.get("replacement", "").strip()
     if course.flattening is None:
-        return _of_envelope(set(names), "columns.mask masks columns inside of rows.")
-    masked = [column for name in names if (column := _column(course, name, reach)) is not None]
+        return of_envelope(set(names), "columns.mask masks columns inside of rows.")
+    masked = [column for name in names if (column := column_of(course, name, reach)) is not None]
     for column in masked:
-        _refuse_in_key(column, reach, course)
+        refuse_in_key(column, reach, course)
         others = [
             each for each in reach.tables(course.known) if column in each.columns and column not in each.texts
         ]
@@ -289,7 +289,7 @@ _TEXTS_ONLY: Final = (
 )
 
 
-def _of_envelope(names: set[str], instead: str) -> Verdict:
+def of_envelope(names: set[str], instead: str) -> Verdict:
     """A transform whose fields are those of an envelope."""
     touched = sorted(names & _ENVELOPE)
     if touched:
@@ -310,7 +310,7 @@ def _renames(transform: Transform) -> dict[str, str]:
     return found
 
 
-def _column(course: Course, field: str, reach: Reach) -> str | None:
+def column_of(course: Course, field: str, reach: Reach) -> str | None:
     """The column that a field of the row is now; None: no field has this name any more.
 
     RefusedError: the field is no column, or is one in some of the tables only.
@@ -336,7 +336,7 @@ def _of_columns(reach: Reach, columns: Iterable[str]) -> list[str]:
     return [f"{pattern}.{quoted(column)}" for pattern in reach.patterns for column in columns]
 
 
-def _refuse_in_key(column: str, reach: Reach, course: Course) -> None:
+def refuse_in_key(column: str, reach: Reach, course: Course) -> None:
     if held := course.in_keys(column, reach):
         raise RefusedError(
             f"Column {column} is in the key of {held[0].qualified}. The transform does not change the key, and cdcd "

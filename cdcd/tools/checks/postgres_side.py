@@ -19,7 +19,9 @@ from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.errors import (
     CdcdError,
 )
+from cdcd.core.facts import unheard
 from cdcd.core.protocol.versions import OPTION_SINCE
+from cdcd.core.records.shaping.computing import ComputedFields
 from cdcd.core.snapshot.beginning import WHEN_NEEDED
 from cdcd.daemon.rules.readers import ask_about_readers, check_readers
 from cdcd.daemon.rules.rows import (
@@ -184,6 +186,7 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: ServerFacts) -> list
     settings = encoder_settings(config, "", bindings=bindings)
     partitions, fields, routes = settings.chosen_partitions, settings.chosen_fields, config.routes.settings
     queries = config.snapshot.queries
+    computed = ComputedFields(settings.computed_rules, rules, unheard)
     if not any((rules.rules, outbox.is_on, filters, partitions, fields, routes, queries)):
         return []
     connection = await connect(
@@ -206,7 +209,7 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: ServerFacts) -> list
                 await look_at_partitions(connection, published.keys(), partitions, settings.chosen_keys)
             )
         if fields:
-            found += check_fields(await look_at_fields(connection, published.keys(), fields))
+            found += check_fields(await look_at_fields(connection, published.keys(), fields, computed))
         if routes:
             met_by_routes = await look_at_routes(connection, published.keys(), routes, rules)
             found += check_all_routes(met_by_routes, len(routes))

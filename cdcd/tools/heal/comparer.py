@@ -206,6 +206,8 @@ class _Work:
             raise NotComparableError("the table has no key")
         if form.repeats or form.moves:
             raise NotComparableError("records of one key may be of several rows (key.columns)")
+        if form.computed:
+            raise NotComparableError("expressions make values of its records (fields.tables, computed)")
         if form.bare_key or form.key_constants:
             raise NotComparableError("keys have a form of their own (key.forms)")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

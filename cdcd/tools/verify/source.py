@@ -13,8 +13,9 @@ from cdcd.adapters.postgres.table_chunks import Rate, TableChunks
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.copytext import split_row, unescape
+from cdcd.core.catalog.field_names import KEY as FIELDS
 from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_columns
-from cdcd.core.catalog.table_rules import moves
+from cdcd.core.catalog.table_rules import TableRules, moves
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.catalog.wiretext import to_bytes, wire
 from cdcd.core.errors import CdcdError
@@ -65,6 +66,7 @@ class Forms:
         self._chosen_keys = settings.chosen_keys
         self._chosen_partitions = settings.chosen_partitions
         self._chosen_fields = settings.chosen_fields
+        self._computed = TableRules(FIELDS, [(rule.table, rule) for rule in settings.computed_rules])
 
     def description(self, table: SharedTable) -> TableDescription:
         """Return the catalog's description of the table, with the chosen key."""
@@ -79,6 +81,9 @@ class Forms:
         rules = self.protections.of_columns(relation, key_columns(relation, description), types, numbered)
         moving = moves(self._chosen_partitions.columns(relation, numbered), relation, description)
         form = table_form(relation, description, types, topic, rules, modes=self.modes, moves=moving)
+        computed = self._computed.only(relation, "names the table's fields")
+        if computed is not None:
+            form = replace(form, computed=tuple([name for name, _ in computed.fields]))
         return form.with_fields(relation, self._chosen_fields.of_table(relation, numbered))
 
 
@@ -143,6 +148,7 @@ class SourceRows:
             settings,
             # Only rows are compared, without envelopes and added fields.
             field_rules=tuple([replace(rule, constants=()) for rule in settings.field_rules]),
+            computed_rules=(),
             schemas_topic=None,
             key_format="json",
             value_format="json",

@@ -343,6 +343,8 @@ class TopicsTarget:
                 "any row: columns that are not of the key choose the partitions (partitioner.columns), so records of a "
                 "row may lie in several"
             )
+        elif form.computed:
+            limits.append("any row: expressions make values of its records (fields.tables, computed)")
         elif form.bare_key or form.key_constants:
             limits.append("any row: keys have a form (key.forms) that cdcd verify does not read")
         is_sample = self._options.sample < 1

@@ -7,6 +7,8 @@ import pytest
 from cdcd.config.reference import effective_yaml
 from cdcd.core.catalog.field_names import FieldRule
 from cdcd.core.catalog.table_rules import KeyFormRule
+from cdcd.core.records.shaping.expressions import CelCall, CelColumn
+from cdcd.core.records.shaping.settings import TableComputed
 from tests.unit.config.test_loading import MINIMAL, parse, problem
 
 KEY = b64encode(bytes(32)).decode()
@@ -66,7 +68,10 @@ def test_a_key_may_come_from_the_environment():
     ("tables", "says"),
     [
         ("orders: {rename: {a: b}}", "must be <schema>.<table>"),
-        ("public.orders: {}", "has neither rename nor constants"),
+        ("public.orders: {}", "has neither rename nor constants nor computed"),
+        ("public.orders: {computed: {c: 'row.a +'}}", "fields.tables.public.orders.computed.c"),
+        ("public.orders: {computed: {c: '1 + 1'}}", "uses no column of the row"),
+        ("public.orders: {computed: {c: row.a}, constants: {c: x}}", "two fields would have the name c"),
         ("public.orders: {rename: {a: c, b: c}}", "two fields would have the name c"),
         ("public.orders: {rename: {a: c}, constants: {c: x}}", "two fields would have the name c"),
         ("public.orders: {constants: {c: 7}}", "fields.tables.public.orders.constants.c"),
@@ -88,6 +93,9 @@ def test_the_rules_are_those_that_are_given():
     fields = parse("fields: {tables: {a.b: {rename: {x: y}, constants: {region: eu}}}}\n").fields
     assert fields.rules == (FieldRule("a.b", (("x", "y"),), (("region", "eu"),)),)
     assert fields.renames
+    assert fields.computed == ()
+    computed = parse("fields: {tables: {a.b: {computed: {up: string(row.x)}}}}\n").fields.computed
+    assert computed == (TableComputed("a.b", (("up", CelCall("string", (CelColumn("x"),))),)),)
     assert not parse("fields: {tables: {a.b: {constants: {region: eu}}}}\n").fields.renames
 
 

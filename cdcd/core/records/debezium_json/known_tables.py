@@ -21,6 +21,7 @@ from cdcd.core.records.debezium_json.table_fragments import DescribedTable, Tabl
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings, Record, owner_headers
 from cdcd.core.records.schemas import TableForm, require_writable, table_form
+from cdcd.core.records.shaping.computing import ComputedFields
 
 RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...], tuple[ColumnRule | None, ...]]
 """What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in, and
@@ -30,11 +31,18 @@ the rules that protect columns."""
 class KnownTables:
     """Relations as they were last described; `define` before the first row, and whenever one is described again.
 
-    `binary`: the server was asked for values in binary form, so that all columns' types must have a reader for it.
+    Args:
+        binary: the server was asked for values in binary form, so that all columns' types must have a reader for it.
+        computed: the computed fields of tables; None: there are none.
     """
 
-    def __init__(self, settings: EncoderSettings, binary: bool = False) -> None:
+    def __init__(
+        self, settings: EncoderSettings, binary: bool = False, computed: ComputedFields | None = None
+    ) -> None:
         self._settings = settings
+        self._computed = computed
+        self._plain: dict[int, Relation] = {}
+        """By oid: relations with computed fields, as the server describes them."""
         self._owner = owner_headers(settings)
         self._binary = binary
         self._protections = settings.protections
@@ -107,13 +115,21 @@ class KnownTables:
         table = self._with_identifier(relation, table)
         if table.unsent:
             check_partitions(relation, table)
+        plain, added = relation, 0
+        computed = None if self._computed is None else self._computed.of_table(relation, table, types)
+        if computed is not None:
+            relation = computed.shown
+            added = len(relation.columns) - len(plain.columns)
         topic = self.names.share(relation.schema, relation.name)
         tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
         schema_id: str | None = None
         announcement: Record | None = None
         told = self.told_forms.get(relation.oid)
         modes = self._settings.modes
-        rules = self._protections.of_columns(relation, key_columns(relation, table), types, table)
+        rules = [
+            *self._protections.of_columns(plain, key_columns(plain, table), types, table),
+            *[None] * added,
+        ]
         same_rules = self.rules.get(relation.oid) == rules
         self.rules[relation.oid] = rules
         form = table_form(
@@ -131,6 +147,8 @@ class KnownTables:
             moves=bool(self._chosen_partitions)
             and moves(self._chosen_partitions.columns(relation, table), relation, table),
         )
+        if computed is not None:
+            form = replace(form, computed=computed.names)
         if told is not None and told.rewritten == form.rewritten and told.last_id is not None:
             form = replace(form, last_id=told.last_id)
         if self._settings.schemas_topic is not None:
@@ -138,7 +156,9 @@ class KnownTables:
         self.told_forms[relation.oid] = form
         fields: Fields | None = None
         if self._chosen_fields:
-            fields = self._chosen_fields.of_table(relation, table)
+            fields = self._chosen_fields.of_table(
+                plain, table, [column.name for column in relation.columns[len(plain.columns) :]]
+            )
             form = form.with_fields(relation, fields)
         if self._settings.schemas_topic is not None:
             schema_id = form.fingerprint
@@ -176,6 +196,12 @@ class KnownTables:
         )
         fragments.announcement = announcement
         self.fragments[relation.oid] = fragments
+        if self._computed is not None:
+            self._computed.take(relation.oid, computed)
+        if computed is None:
+            self._plain.pop(relation.oid, None)
+        else:
+            self._plain[relation.oid] = plain
         return fragments
 
     def _named(self, relation: Relation) -> str:
@@ -252,17 +278,18 @@ class KnownTables:
     def forget(self, relation_oid: int) -> None:
         """Remove the relation. See `Encoder.forget`."""
         self.fragments.pop(relation_oid, None)
+        self._plain.pop(relation_oid, None)
 
     def relation(self, relation_oid: int) -> Relation:
-        """A relation as it was last described."""
-        return self.fragments[relation_oid].relation
+        """A relation as the server described it last, without computed fields."""
+        return self._plain.get(relation_oid) or self.fragments[relation_oid].relation
 
     def description(self, relation_oid: int) -> Described | None:
         """A relation as it was last described, with numbered columns and its key; None: it was never described."""
         if relation_oid not in self.fragments:
             return None
         return Described(
-            self.fragments[relation_oid].relation,
+            self.relation(relation_oid),
             self.told_forms[relation_oid].columns,
             self.key_column_names(relation_oid),
         )

@@ -29,7 +29,7 @@ from cdcd.core.records.shaping.evaluation import (
     Node,
 )
 from cdcd.core.records.shaping.expressions import CelCall, CelColumn, CelExpression, CelList, CelLiteral
-from cdcd.core.records.shaping.functions import ARITHMETIC, FUNCTIONS, ORDER, negate
+from cdcd.core.records.shaping.functions import ARITHMETIC, FUNCTIONS, ORDER, negate, timestamp_text
 
 _NUMBERS: Final = (INT, DOUBLE, DECIMAL)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,6 +58,13 @@ def compile_expression(
     if node.kind != wanted:
         raise ExpressionError(f"the expression has the type {node.kind}, and must have {wanted}")
     return node
+
+
+def typed_expression(expression: CelExpression, columns: Mapping[str, tuple[int, str]]) -> Node:
+    """Return the compiled expression, whose `kind` is its type. The arguments and errors are those of
+    `compile_expression`.
+    """
+    return _compile(expression, columns)
 
 
 def _compile(expression: CelExpression, columns: Mapping[str, tuple[int, str]]) -> Node:
@@ -143,6 +150,8 @@ def _function(name: str, arguments: list[Node], kinds: list[str]) -> Node:
     if found is None:
         known = ", ".join([*sorted(FUNCTIONS), "timestamp"])
         raise ExpressionError(f"there is no function {name}; there are {known}")
+    if (name, *kinds) == ("string", TIMESTAMP):
+        return Application(STRING, name, timestamp_text, arguments)
     function, allowed, result = found
     fits = len(kinds) == len(allowed) and all(kind in each for kind, each in zip(kinds, allowed, strict=True))
     if not fits:

@@ -1,12 +1,15 @@
 """Operators and functions of expressions, for values that are not null; EvaluationError if there is no result."""
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import copysign, inf, isfinite, isnan, nan
 from typing import Any, Final
 
 from cdcd.core.records.shaping.evaluation import BOOL, DECIMAL, DOUBLE, INT, STRING, EvaluationError
 from cdcd.core.records.shaping.expressions import INT_MAX, INT_MIN
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _less(left: Any, right: Any) -> bool:
@@ -101,7 +104,12 @@ def _to_int(value: Any) -> int:
 def _to_string(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+def timestamp_text(micros: int) -> str:
+    """Return a time as RFC 3339 has it, from microseconds since 1970."""
+    return (_EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
 
 
 ORDER: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
@@ -125,7 +133,7 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Any], tuple[tuple[str, ...], .
     "contains": (_contains, ((STRING,), (STRING,)), BOOL),
     "double": (_to_double, ((INT, DOUBLE, DECIMAL),), DOUBLE),
     "int": (_to_int, ((INT, DOUBLE, DECIMAL),), INT),
-    "string": (_to_string, ((INT, STRING, BOOL),), STRING),
+    "string": (_to_string, ((INT, STRING, BOOL, DOUBLE, DECIMAL),), STRING),
 }
 """For each function: what it does, the types that each argument may have, and the type of its value. There is also
 `timestamp`, whose argument must be a text in the expression."""

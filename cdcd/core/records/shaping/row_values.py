@@ -22,7 +22,7 @@ from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.replica_identity import known_before
 from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer, cut_short
-from cdcd.core.facts.rules import FilterFailed, RouteFailed
+from cdcd.core.facts.rules import FieldFailed, FilterFailed, RouteFailed
 from cdcd.core.pasted import identifier
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLOG_HEADER
@@ -328,7 +328,9 @@ class UnansweredRows:
         fact: the class of the report.
     """
 
-    def __init__(self, op: str, fact: type[FilterFailed] | type[RouteFailed], observe: Observer) -> None:
+    def __init__(
+        self, op: str, fact: type[FilterFailed] | type[RouteFailed] | type[FieldFailed], observe: Observer
+    ) -> None:
         self.counts: dict[tuple[str, str], int] = {}
         self._op = op
         self._fact = fact

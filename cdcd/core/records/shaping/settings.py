@@ -22,6 +22,17 @@ ASSUMED: Final = "assumed"
 
 
 @dataclass(frozen=True, slots=True)
+class TableComputed:
+    """Computed fields of the tables that a pattern matches: pairs (name, expression), in the order of the rows."""
+
+    table: str
+    fields: tuple[tuple[str, CelExpression], ...]
+
+    def __str__(self) -> str:
+        return f"fields.tables ({self.table})"
+
+
+@dataclass(frozen=True, slots=True)
 class OutboxTable:
     """Which columns of an outbox table have which part of an event.
 

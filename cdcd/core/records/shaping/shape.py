@@ -22,10 +22,12 @@ from cdcd.core.transactions.drafts import SpoolItem
 FILTERED: Final = "filtered"
 FILTER_FAILED: Final = "filter_failed"
 ROUTE_FAILED: Final = "route_failed"
+FIELD_FAILED: Final = "field_failed"
 """Ops of `counts`: events and rows without a record, because their row does not match a filter; events and rows for
-which a filter or a rule of a route had no answer. The latter also count under the op of the record that they got."""
+which a filter, a rule of a route or a computed field had no answer. The latter also count under the op of the record
+that they got."""
 
-NO_RECORD: Final = frozenset({FILTERED, FILTER_FAILED, ROUTE_FAILED})
+NO_RECORD: Final = frozenset({FILTERED, FILTER_FAILED, ROUTE_FAILED, FIELD_FAILED})
 """Ops of `counts` that do not stand for records."""
 
 Header = tuple[str, bytes]

@@ -46,9 +46,13 @@ _COLUMNS: Final = (
         "payload",
     ),
     *("timestamp", "message_key", "partition_key", "topic_name", "request_id", "headers"),
+    *("visit_date", "billing_date", "total_amount", "total_cost", "price"),
     *("org_id", "trace_id", "source", "content_type", "author", "operation", "txid"),
 )
-_TEXTS: Final = frozenset(_COLUMNS) - {"id", "total", "created_at", "updated_at", "timestamp"}
+_TEXTS: Final = frozenset(_COLUMNS) - {
+    *("id", "total", "created_at", "updated_at", "timestamp"),
+    *("visit_date", "billing_date", "total_amount", "total_cost", "price"),
+}
 _NAMES: Final = ("customers", "orders", "products", "inventory", "outbox", "message", "signals", "heartbeat")
 _EVENTS: Final = ("order", "payment")
 """The values that rows of an outbox have in the column that chooses the topic."""
