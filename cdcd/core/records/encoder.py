@@ -103,11 +103,9 @@ class EncoderSettings:
         database: its name, `source.db`.
         message_topic: for logical messages; None is `<prefix>.message`.
         schemas_topic: for the descriptions of tables (`schemas.py`); None: there are none, nor `source.schema_id`.
-        names: topics of the tables that are not called after the rule (`routing.py`).
-        topic_template: the rule for topics of all other tables (`routing.py`).
+        names, topic_template: topics of some tables, and the rule for those of all other tables (`routing.py`).
         checkpoint_topic, dead_letter_topic: which no table may take; None: there is none.
-        tombstones: a delete is followed by a record without a value.
-        truncate: TRUNCATE makes records.
+        tombstones, truncate: a delete is followed by a record without a value; TRUNCATE makes records.
         unavailable: stands for a value that the server did not send.
         column_rules: which columns' values are left out or replaced.
         bindings: the columns that the rules are bound to. All encoders of a session share them.
@@ -120,12 +118,10 @@ class EncoderSettings:
         transaction_topic: for BEGIN and END of transactions; None: there are none, and no record tells its transaction.
         heartbeat_topic: for heartbeats; None: there are none.
         subjects: how subjects of a schema registry are named: topic, record or topic_record.
-        schema_ids: the ids that a schema registry gave.
-        key_rules: the keys that are chosen for tables.
-        key_forms: the forms of keys that are chosen for tables.
+        schema_ids: the ids that the registry gave.
+        key_rules, key_forms: the keys, and the forms of keys, that are chosen for tables.
         partition_rules: the columns that choose the partitions of tables' records.
-        computed_rules: fields that expressions make of a row's columns.
-        field_rules: names of fields that are not those of their columns, and constant fields.
+        computed_rules, field_rules: computed fields; names of fields that are not their columns', and constant fields.
         routes: topics that rows of tables may go to beside the tables' own.
         renames: rules that rename the topics by the template.
         claims_topic: the topic with the claims of all pipelines, which no table may take; None: there is none.

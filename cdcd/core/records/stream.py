@@ -235,8 +235,7 @@ class RecordStream:
         current = self.current
         current.serial += 1
         current.now_us = now_us
-        if self._computed.is_on:
-            frame = self._computed.frame(frame, in_stream, now_us)
+        frame = self._computed.frame(frame, in_stream, now_us)
         table: TableFragments | None = None
         known = tag = 0
         try:
@@ -422,10 +421,8 @@ class RecordStream:
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
         """Return the drafts of frames, if the format drafts rows."""
-        drafts = self.format.drafts
-        if drafts is None or self._computed.is_on:
-            return frames
-        return drafts.draft_all(frames, relations)
+        drafts = None if self._computed.is_on else self.format.drafts
+        return frames if drafts is None else drafts.draft_all(frames, relations)
 
     def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
         """See `Encoder`."""
@@ -460,8 +457,7 @@ class RecordStream:
         current = self.current
         current.now_us = now_us
         current.lsn = int(position.lsn)
-        if self._computed.is_on:
-            lines = self._computed.lines(oid, lines, position.lsn, now_us)
+        lines = self._computed.lines(oid, lines, position.lsn, now_us)
         rows = CopiedRows(position, dropped, out, self._stand_ins)
         for begin, end, marker in runs(len(lines), position):
             self._facts.begin(None, position.commit_lsn, now_us, None, snapshot=marker)

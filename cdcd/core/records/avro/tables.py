@@ -157,7 +157,9 @@ class AvroTable(RegisteredTable):
             place.placeholder = form.placeholder(schema, fragments.placeholders[column])
             self.places.append(place)
         self.key_constants = (
-            b"" if key is None else _texts(form, key["fields"], fragments.described.table.key_constants)
+            b""
+            if key is None
+            else _texts(form, key.get("fields", []), fragments.described.table.key_constants)
         )
         self.key_places = [self.places[column] for column in keys]
         for place in self.key_places:

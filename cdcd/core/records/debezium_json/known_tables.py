@@ -14,6 +14,7 @@ from cdcd.core.catalog.server_text import require_decoded
 from cdcd.core.catalog.sharing import is_share, whole_topic
 from cdcd.core.catalog.table_rules import moves
 from cdcd.core.errors import ConfigError
+from cdcd.core.facts import unheard
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.cloud_events import CLOUDEVENTS
 from cdcd.core.records.debezium_json.source_block import OPS
@@ -40,9 +41,9 @@ class KnownTables:
         self, settings: EncoderSettings, binary: bool = False, computed: ComputedFields | None = None
     ) -> None:
         self._settings = settings
-        self._computed = computed
+        self._computed = computed or ComputedFields((), settings.protections, unheard)
         self._plain: dict[int, Relation] = {}
-        """By oid: relations with computed fields, as the server describes them."""
+        """By oid: relations as the server describes them, without computed fields."""
         self._owner = owner_headers(settings)
         self._binary = binary
         self._protections = settings.protections
@@ -115,11 +116,10 @@ class KnownTables:
         table = self._with_identifier(relation, table)
         if table.unsent:
             check_partitions(relation, table)
-        plain, added = relation, 0
-        computed = None if self._computed is None else self._computed.of_table(relation, table, types)
-        if computed is not None:
-            relation = computed.shown
-            added = len(relation.columns) - len(plain.columns)
+        plain = relation
+        computed = self._computed.of_table(plain, table, types)
+        relation = plain if computed is None else computed.shown
+        added = relation.columns[len(plain.columns) :]
         topic = self.names.share(relation.schema, relation.name)
         tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
         schema_id: str | None = None
@@ -128,7 +128,7 @@ class KnownTables:
         modes = self._settings.modes
         rules = [
             *self._protections.of_columns(plain, key_columns(plain, table), types, table),
-            *[None] * added,
+            *[None] * len(added),
         ]
         same_rules = self.rules.get(relation.oid) == rules
         self.rules[relation.oid] = rules
@@ -147,8 +147,7 @@ class KnownTables:
             moves=bool(self._chosen_partitions)
             and moves(self._chosen_partitions.columns(relation, table), relation, table),
         )
-        if computed is not None:
-            form = replace(form, computed=computed.names)
+        form = replace(form, computed=() if computed is None else computed.names)
         if told is not None and told.rewritten == form.rewritten and told.last_id is not None:
             form = replace(form, last_id=told.last_id)
         if self._settings.schemas_topic is not None:
@@ -156,9 +155,7 @@ class KnownTables:
         self.told_forms[relation.oid] = form
         fields: Fields | None = None
         if self._chosen_fields:
-            fields = self._chosen_fields.of_table(
-                plain, table, [column.name for column in relation.columns[len(plain.columns) :]]
-            )
+            fields = self._chosen_fields.of_table(plain, table, [column.name for column in added])
             form = form.with_fields(relation, fields)
         if self._settings.schemas_topic is not None:
             schema_id = form.fingerprint
@@ -196,12 +193,8 @@ class KnownTables:
         )
         fragments.announcement = announcement
         self.fragments[relation.oid] = fragments
-        if self._computed is not None:
-            self._computed.take(relation.oid, computed)
-        if computed is None:
-            self._plain.pop(relation.oid, None)
-        else:
-            self._plain[relation.oid] = plain
+        self._computed.take(relation.oid, computed)
+        self._plain[relation.oid] = plain
         return fragments
 
     def _named(self, relation: Relation) -> str:
@@ -282,7 +275,7 @@ class KnownTables:
 
     def relation(self, relation_oid: int) -> Relation:
         """A relation as the server described it last, without computed fields."""
-        return self._plain.get(relation_oid) or self.fragments[relation_oid].relation
+        return self._plain[relation_oid]
 
     def description(self, relation_oid: int) -> Described | None:
         """A relation as it was last described, with numbered columns and its key; None: it was never described."""

@@ -240,7 +240,7 @@ class ComputedFields:
 
     def frame(self, frame: bytes, in_stream: bool, now_us: int) -> bytes:
         """Return an event with the computed fields of its row. ProtocolError: the message is malformed."""
-        found = of_row(frame, in_stream, self._tables)
+        found = of_row(frame, in_stream, self._tables) if self._tables else None
         if found is None:
             return frame
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
