@@ -155,7 +155,7 @@ class TableFieldsConfig(Section):
         description="Further fields whose values expressions in CEL make of the row's columns, such as full_name: "
         'row.first + " " + row.last. The type is that of the expression: text, bigint, double precision or boolean. A '
         "name of a column that is not in the key replaces the column: total: double(row.total). A field is null if its "
-        "expression has no value (field.failed). cdcd mirror and cdcd verify leave such tables out.",
+        "expression has no value (fields.failed). cdcd mirror and cdcd verify leave such tables out.",
     )
 
     @model_validator(mode="after")

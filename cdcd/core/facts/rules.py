@@ -76,7 +76,7 @@ class FieldFailed(Fact):
     many more rows were without a value since the last such report.
     """
 
-    event: ClassVar[str] = "field.failed"
+    event: ClassVar[str] = "fields.failed"
     level: ClassVar[Level] = "warning"
     table: str
     reason: str
