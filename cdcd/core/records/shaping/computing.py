@@ -12,7 +12,7 @@ name of a column takes its place; if not, the field stands behind the columns.
 | all values that the expression uses are known | the value of the expression |
 | such a value was not sent, because it is unchanged (TOAST) | not sent either, as `cdcd.unchanged` says |
 | an old row, of which PostgreSQL did not send a value that the expression uses | null, as such columns are |
-| the expression has no value (division by zero, an operation on NULL) | null; counted, and reported as `fields.failed` |
+| the expression has no value (division by zero, an operation on NULL) | null, counted, reported as `fields.failed` |
 """
 
 from collections.abc import Mapping, Sequence
