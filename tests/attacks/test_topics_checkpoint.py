@@ -114,6 +114,12 @@ FORGED: Final[Mapping[str, Callable[[Checkpoint], bytes]]] = {
     "a task without a name": lambda good: altered(
         good, snapshot={"method": "incremental", "tasks": [{"oid": 1}]}
     ),
+    "a list of partitions that expands": lambda good: altered(
+        good, snapshot={"method": "incremental", "partitions": squeezed(b"[" * 300_000_000)}
+    ),
+    "a list of partitions that is none": lambda good: altered(
+        good, snapshot={"method": "incremental", "partitions": squeezed(b'[[1,[2],[],["x"]]]')}
+    ),
     "tasks of another type": lambda good: altered(good, snapshot={"method": "incremental", "tasks": 7}),
     "a format without its fields": lambda _: b'{"format": 7}',
     "a format of another type": lambda good: altered(good, format=[2]),

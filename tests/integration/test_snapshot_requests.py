@@ -364,7 +364,7 @@ def test_a_table_that_changes_before_its_turn_ends_as_it_is(
     database.execute("INSERT INTO d VALUES (1, 'new')")
     ask(database, action="resume")
     # THEN those that are there are the topics, and the one that is not is told of
-    process.await_event("table.failed", table="public.b")
+    process.await_event("table.gone", table="public.b")
     process.await_event("snapshot.finished")
     await_flushed(database.dsn(), f"cdcd_{unique}")
     report = compare(database.dsn(), broker.bootstrap_servers, unique, rows_before=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.core import bounded_json
-from cdcd.core.catalog.oids import expanded, squeezed
+from cdcd.core.catalog.oids import EXPANDED_MAX, expanded, squeezed
 from cdcd.core.facts import Fact
 from cdcd.core.facts.tables import PartitionAttached, PartitionDetached, PartitionTruncated
 from cdcd.core.pasted import read_table
@@ -121,7 +121,10 @@ def recalled(text: str) -> Partitions:
     """
     roots: dict[int, str] = {}
     leaves: dict[int, Leaf] = {}
-    for group in bounded_json.items(json.loads(expanded(text))) if text else ():
+    if len(text) > TEXT_MAX:
+        raise ValueError(f"the list of partitions has {len(text)} characters, and {TEXT_MAX} are allowed")
+    groups = bounded_json.parse(expanded(text), EXPANDED_MAX) if text else []
+    for group in bounded_json.items(groups):
         root, deltas, files, columns = bounded_json.items(group)
         roots[bounded_json.count(root)] = ""
         oid, same = 0, 0

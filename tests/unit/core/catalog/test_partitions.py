@@ -157,7 +157,15 @@ def test_ten_thousand_partitions_keep_the_checkpoint_small_and_too_many_leave_ou
 
 @pytest.mark.parametrize(
     "text",
-    ["x", squeezed(b"{}"), squeezed(b"[1]"), squeezed(b"[[1,[2],[],[]]]"), squeezed(b'[["a",[],[],[]]]')],
+    [
+        "x",
+        "x" * (TEXT_MAX + 1),
+        squeezed(b"[" * 100_000),
+        squeezed(b"{}"),
+        squeezed(b"[1]"),
+        squeezed(b"[[1,[2],[],[]]]"),
+        squeezed(b'[["a",[],[],[]]]'),
+    ],
 )
 def test_another_text_in_the_checkpoint_is_refused(text: str):
     with pytest.raises(ValueError):  # noqa: PT011  whatever it says, the checkpoint is refused

@@ -5,9 +5,10 @@ from random import Random
 import pytest
 
 from cdcd.core.catalog.oids import Oids
+from cdcd.core.catalog.partitions import Leaf, Partitions, remembered
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.owners import GONE_MAX, VACATED_MAX
-from cdcd.core.snapshot.beginning import initial
+from cdcd.core.snapshot.beginning import NEVER, begin, initial
 from cdcd.core.snapshot.outcomes import OUTCOMES_MAX, Outcome
 from cdcd.core.snapshot.placement import Owed
 from cdcd.core.snapshot.progress import ASKERS_MAX, EXPORTED, INCREMENTAL, Progress
@@ -295,3 +296,14 @@ def test_the_checkpoint_record_is_small_with_ten_thousand_tables_to_read(text: s
 def test_what_is_no_progress_is_refused(fields: dict[str, object]):
     with pytest.raises((ValueError, KeyError, TypeError)):
         Progress.from_json(fields)
+
+
+def test_partitions_and_the_newest_entry_of_the_publication_are_read_back_and_a_gap_forgets_the_partitions():
+    text, _ = remembered(Partitions({9: "public.p"}, {10: Leaf(9, "public.p1", 11, 12)}))
+    progress = Progress(known=Oids((9,), {9: "public.p"}), partitions=text, newest_member=77)
+    assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
+    with pytest.raises(ValueError):  # noqa: PT011  whatever it says, the checkpoint is refused
+        Progress.from_json({**progress.to_json(), "partitions": "nonsense"})
+    assert begin(NEVER, progress, has_checkpoint=True, has_gap=False).progress.partitions == text
+    # Healed or not, the partitions before the new slot are no longer compared.
+    assert begin(NEVER, progress, has_checkpoint=True, has_gap=True).progress.partitions == ""
