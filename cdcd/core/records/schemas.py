@@ -229,23 +229,25 @@ def require_writable(form: TableForm) -> None:
 
     The owner of a table chooses how many labels an enum has, so this must be a fault of the table.
     """
-    texts = sum(
-        len(column.default or "") + sum(len(label) + 16 for _, label in column.labels)
-        for column in form.columns
-    )
+    texts = sum(map(_text_size, form.columns))
     if _COLUMN_BYTES * len(form.columns) + _ESCAPED * texts <= WRITTEN_BYTES_MAX:
         return
     size = len(form.record()[1])
     if size <= WRITTEN_BYTES_MAX:
         return
-    most = max(form.columns, key=lambda column: len(column.labels))
+    most = max(form.columns, key=_text_size)
     raise ConfigError(
         f"The description of {form.schema}.{form.table} for the topic of descriptions (topics.schemas) has {size} "
-        f"bytes, and at most {WRITTEN_BYTES_MAX} are allowed. Column {most.name} has the most labels: "
-        f"{len(most.labels)}.",
-        hint="Leave columns whose enums have so many labels out (columns.exclude, or a column list of the "
-        "publication), make them texts, or set topics.schemas to false if nothing reads the descriptions.",
+        f"bytes, and at most {WRITTEN_BYTES_MAX} are allowed. Column {most.name} takes most of them, with "
+        f"{len(most.labels)} labels of its enum and {len(most.default or '')} characters of its default.",
+        hint="Leave columns with so many labels or such long defaults out (columns.exclude, or a column list of the "
+        "publication), make enums texts, or set topics.schemas to false if nothing reads the descriptions.",
     )
+
+
+def _text_size(column: ColumnForm) -> int:
+    """Return the characters of the default and the labels, with what stands between labels."""
+    return len(column.default or "") + sum(len(label) + 16 for _, label in column.labels)
 
 
 DESCRIPTION_BYTES_MAX: Final = 1 << 24

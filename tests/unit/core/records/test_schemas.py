@@ -287,13 +287,23 @@ def of_enums(labels: int, columns: int, letter: str = "x") -> TableForm:
 def test_a_description_that_is_too_large_for_its_topic_is_refused_by_the_name_of_the_table():
     large = of_enums(14_000, 1)
     assert len(large.record()[1]) > WRITTEN_BYTES_MAX
-    with pytest.raises(ConfigError, match=r"public\.orders .* has the most labels: 14000") as refused:
+    with pytest.raises(ConfigError, match=r"public\.orders .* with 14000 labels") as refused:
         require_writable(large)
     assert "columns.exclude" in refused.value.hint
     with pytest.raises(ConfigError):
         require_writable(of_enums(200, 80))
     with pytest.raises(ConfigError):
         require_writable(of_enums(5_000, 1, "\x01"))
+
+
+def test_long_defaults_of_many_columns_are_as_large():
+    columns = [
+        ColumnForm(f"c{at}", at, "text", 25, -1, "string", default=json.dumps("d" * 7000))
+        for at in range(150)
+    ]
+    with pytest.raises(ConfigError, match="7002 characters of its default") as refused:
+        require_writable(replace(described(), columns=tuple(columns)))
+    assert "ddd" not in str(refused.value)
 
 
 def test_a_description_of_1600_columns_and_one_with_thousands_of_labels_are_written():
