@@ -8,7 +8,6 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from cdcd.core.engine.checkpoint import Checkpoint
 from deploy.local import KafkaBroker
-from tests.integration.visible_records import await_decided
 
 WAIT_S: Final = 60.0
 
@@ -47,7 +46,6 @@ def write(broker: KafkaBroker, topic: str, records: Iterable[Written]) -> None:
 
 def records_of(broker: KafkaBroker, topic: str) -> list[Written]:
     """What is committed in the topic's first partition."""
-    await_decided(broker.bootstrap_servers, topic)
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,

@@ -11,6 +11,7 @@ from tests.attacks.checkpoints import cases, records_of, write
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.forked import run_cdcd
+from tests.integration.visible_records import await_decided
 
 Start = Callable[..., Daemon]
 
@@ -105,6 +106,7 @@ def test_garbage_in_the_schemas_topic_ends_nothing(
     process.start()
     process.await_metric("cdcd_events_total", lambda count: count == 2, "c", "public.orders")
     assert process.stop() == 0
+    await_decided(broker.bootstrap_servers, f"{unique}.schemas")
     described_last = [value for _, value in records_of(broker, f"{unique}.schemas") if value][-1]
     assert b'"remark"' in described_last
     done = run_cdcd("drop", "--config", str(process.config_path))
