@@ -487,7 +487,7 @@ class Config(Section):
             topics.message,
             topics.schemas or None,
             topics.checkpoint,
-            sink.dead_letter_topic if sink.oversized == "dead_letter" else None,
+            sink.dead_letter_topic if sink.has_dead_letters else None,
             topics.transaction_topic,
             self.heartbeat_topic,
             topics.name,

@@ -203,6 +203,7 @@ def encoder_settings(
         shared=topics.shared_topics,
         checkpoint_topic=topics.checkpoint,
         dead_letter_topic=config.kafka.dead_letter_topic,
+        dead_letters=tuple(config.kafka.dead_letters),
         tombstones=topics.tombstones,
         truncate=topics.writes_truncates,
         unavailable=config.format.placeholder,
@@ -267,7 +268,7 @@ def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
         retry=config.kafka.retry.delays,
         parted=bool(config.partitioner.columns),
         slot=config.postgres.slot,
-        shares=bool(config.topics.shared),
+        shares=bool(config.topics.shared or config.kafka.dead_letters),
     )
 
 
@@ -319,7 +320,7 @@ def own_topics(config: Config, *, messages: bool) -> list[str]:
         topics.append(config.topics.transaction_topic)
     if config.heartbeat_topic is not None:
         topics.append(config.heartbeat_topic)
-    if config.kafka.oversized == "dead_letter":
+    if config.kafka.has_dead_letters:
         topics.append(config.kafka.dead_letter_topic)
     return [*topics, *config.outbox.topics]
 

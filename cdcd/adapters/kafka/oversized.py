@@ -35,6 +35,7 @@ from cdcd.core.engine.batch import Batch
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.encoder import (
     HEADER_DIGEST,
+    HEADER_LETTER_OF,
     HEADER_SIZE,
     LOST_KEY_BYTES_MAX,
     Produce,
@@ -47,10 +48,7 @@ Policy = Literal["fail", "dead_letter", "claim_check"]
 CLAIM_CHECK: Final = "cdcd.claim_check"
 """Header of a record in place of a value that is stored elsewhere: the path of the file, or the URL of the object."""
 
-ORIGIN: Final = "cdcd.topic"
-"""Header of a dead letter: the topic for which the record was encoded."""
-
-_OWN_HEADERS: Final = frozenset({CLAIM_CHECK, HEADER_SIZE, ORIGIN})
+_OWN_HEADERS: Final = frozenset({CLAIM_CHECK, HEADER_SIZE, HEADER_LETTER_OF})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class Oversized:
         """Return True if a refused record of this topic may be replaced by a smaller one, or sent elsewhere."""
         if value is None:
             return False
-        if topic == self.dead_letter_topic:
+        if whole_topic(topic) == self.dead_letter_topic:
             return bool(self.messages_topic)
         return self.policy != "fail" or topic == self.messages_topic
 
@@ -125,8 +123,8 @@ class Oversized:
         """Return the replacement of the record; None if it may not be replaced."""
         topic, _, _, headers = record
         named = dict(headers or ())
-        if topic == self.dead_letter_topic:
-            origin = named.get(ORIGIN)
+        if whole_topic(topic) == self.dead_letter_topic:
+            origin = named.get(HEADER_LETTER_OF)
             return self._without_value(record, value) if origin == self.messages_topic.encode() else None
         if CLAIM_CHECK in named:
             # The record is already a replacement and has no smaller form: its key may be too large.
@@ -158,7 +156,7 @@ class Oversized:
                 self.dead_letter_topic,
                 key,
                 value,
-                [*headers, (ORIGIN, whole_topic(topic).encode()), (HEADER_SIZE, size)],
+                [*headers, (HEADER_LETTER_OF, whole_topic(topic).encode()), (HEADER_SIZE, size)],
             )
         assert self.claims is not None, "the policy claim_check has a place"
         digest = hashlib.sha256(value).hexdigest()

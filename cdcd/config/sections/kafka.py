@@ -184,8 +184,16 @@ class KafkaConfig(Section):
         "record with its address to the topic. A logical message "
         "never stops the daemon: with fail, its record has no value, and an event says so.",
     )
+    dead_letters: list[Literal["values", "schemas"]] = Field(
+        default_factory=list,
+        description="Further records that go to dead_letter_topic, with the reason in headers, so that the table goes "
+        "on (docs/dead-letters.md). values: records with a value that the format cannot represent; otherwise they go "
+        "to the table's topic with null. schemas: records whose schema the registry refuses, in JSON, until it accepts "
+        "one; otherwise the table is set aside. The table's topic lacks these records, so `cdcd mirror` stops at the "
+        "tables, and `cdcd verify` reports the differences.",
+    )
     dead_letter_topic: TopicName = Field(
-        description="Topic for oversized: dead_letter.",
+        description="Topic for oversized: dead_letter and for dead_letters.",
         json_schema_extra={"default_from": "{prefix}.dead_letter"},
     )
     claim_check_directory: FilePath | None = Field(
@@ -197,6 +205,11 @@ class KafkaConfig(Section):
         description="S3-compatible storage for oversized: claim_check, in place of claim_check_directory."
     )
     retry: RetryConfig = Field(description="Waiting times after a failure of Kafka.")
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether records may go to `dead_letter_topic`."""
+        return self.oversized == "dead_letter" or bool(self.dead_letters)
 
     @property
     def batches(self) -> BatchSettings:

@@ -45,6 +45,7 @@ from cdcd.core.engine.exported import Exported
 from cdcd.core.engine.fates import (
     BELONGS,
     BROKER,
+    REASON_MAX,
     REGISTRY,
     REQUEST,
     SET_ASIDE,
@@ -71,8 +72,9 @@ from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.timed_records import Heartbeat, TimedRecords, Watermarks
 from cdcd.core.engine.topics import Topics
-from cdcd.core.errors import CdcdError, ConfigError
-from cdcd.core.facts import Observer
+from cdcd.core.errors import CdcdError, ConfigError, TransientError
+from cdcd.core.facts import Observer, cut_short
+from cdcd.core.facts.tables import TableDeadLetters
 from cdcd.core.protocol.frames import write_frame
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.core.records.encoder import Encoder, Record
@@ -463,8 +465,27 @@ class Engine:
             if not oids:
                 raise error
             for oid in oids:
+                if not isinstance(error, TransientError) and self._send_to_dead_letters(oid, error):
+                    continue
                 self._fault(oid, REGISTRY, error)
         self._between_soon(now)
+
+    def _send_to_dead_letters(self, oid: int, error: CdcdError) -> bool:
+        """Send records of the table to the dead letters, because the registry refuses their schema. False: the
+        configuration does not say so.
+        """
+        encoders = (self.encoder, self._rendering.encoder)
+        if not all(each.send_to_dead_letters(oid, error.message) for each in encoders):
+            return False
+        self._observe(
+            TableDeadLetters(
+                table=self._name_of(oid),
+                oid=oid,
+                reason=cut_short(error.message, REASON_MAX),
+                hint=error.hint,
+            )
+        )
+        return True
 
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
         """The answer to a question about tables."""

@@ -245,6 +245,23 @@ class TableSetAside(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TableDeadLetters(Fact):
+    """The schema registry refuses a schema of a table, so the records of the table go to `kafka.dead_letter_topic`, in
+    JSON (`kafka.dead_letters`). The topic of the table lacks these records, also later.
+
+    `reason` is the registry's answer, and `hint` says what to do about it. cdcd asks the registry again after ALTER
+    TABLE and after a start. When the registry accepts the schema, read the table again: `cdcd snapshot start TABLE`.
+    """
+
+    event: ClassVar[str] = "table.refused"
+    level: ClassVar[Level] = "error"
+    table: str
+    oid: int
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class TableResumed(Fact):
     """A table that was set aside because of `fault` comes back: its former rows end, its rows are read again (`read`),
     and its changes of transactions that commit from `lsn` on have records. `attempt` counts how often it has come back.

@@ -51,6 +51,10 @@ HEADER_UNCHANGED: Final = "cdcd.unchanged"
 """JSON array of the columns whose value in this record is a placeholder, because the server did not send it."""
 HEADER_UNWRITABLE: Final = "cdcd.unwritable"
 """JSON array of the columns of which this record lacks a value, because its format has no form for it."""
+HEADER_LETTER_OF: Final = "cdcd.topic"
+"""Header of a dead letter: the topic for which the record was made."""
+HEADER_LETTER_REASON: Final = "cdcd.reason"
+"""Header of a dead letter: why the topic does not have the record."""
 HEADER_SIZE: Final = "cdcd.size"
 """Of a record that went elsewhere, or lost its value: the size of the value in bytes; of a logical message whose record
 lost its value, that of its content."""
@@ -126,6 +130,7 @@ class EncoderSettings:
         renames: rules that rename the topics by the template.
         claims_topic: the topic with the claims of all pipelines, which no table may take; None: there is none.
         shared: topics for several tables.
+        dead_letters: kinds of records that go to `dead_letter_topic` (`records/dead_letters.py`).
         pipeline: the pipeline's name, which descriptions of tables carry in a header; "": they carry none.
     """
 
@@ -164,6 +169,7 @@ class EncoderSettings:
     key_forms: tuple[KeyFormRule, ...] = ()
     shared: tuple[SharedTopic, ...] = ()
     computed_rules: tuple[TableComputed, ...] = ()
+    dead_letters: tuple[str, ...] = ()
 
     @property
     def protections(self) -> Protections:
@@ -451,6 +457,11 @@ class Encoder(Protocol):
 
         Nobody but the encoder that made a draft looks into it; `encode_all` finishes it. A row of which the server left
         a value out (unchanged TOAST) stays a frame: while its table is read, the caller reads the row again by key.
+        """
+
+    def send_to_dead_letters(self, relation_oid: int, reason: str) -> bool:
+        """The registry refuses a schema of a defined relation: its records go to the dead letters until it is described
+        again. False: the settings send no such record there.
         """
 
     def forget(self, relation_oid: int) -> None:

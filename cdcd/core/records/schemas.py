@@ -38,6 +38,8 @@ another type.
 
 `shared` is true where `topic` has the records of several tables (`topics.shared`).
 
+`dead_letters` is true where records that `topic` cannot have go to another topic (`kafka.dead_letters`).
+
 A column whose values are replaced (`protection.py`) has `protected`, the name of what is done, and the form `text`. A
 column that is left out of the records is not described.
 
@@ -125,6 +127,7 @@ class TableForm:
     key_constants: Pairs = ()
     shared: bool = False
     computed: tuple[str, ...] = ()
+    letters: bool = False
     constants: Pairs = ()
     last_id: int | None = None
     rewritten: int | None = None
@@ -205,6 +208,7 @@ class TableForm:
             **({"key_constants": dict(self.key_constants)} if self.key_constants else {}),
             **({"shared": True} if self.shared else {}),
             **({"computed": list(self.computed)} if self.computed else {}),
+            **({"dead_letters": True} if self.letters else {}),
             **({"constants": dict(self.constants)} if self.constants else {}),
             "columns": columns,
         }
@@ -282,6 +286,7 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             computed=_texts(data.get("computed", [])),
             constants=_pairs(data.get("constants", {})),
             shared=data.get("shared") is True,
+            letters=data.get("dead_letters") is True,
             routes=_texts(data.get("routes", [])),
         )
         return str(data["fingerprint"]), form
@@ -339,6 +344,7 @@ def table_form(
     cloudevents: bool = False,
     moves: bool = False,
     shared: bool = False,
+    letters: bool = False,
     routes: tuple[str, ...] = (),
 ) -> TableForm:
     """Describe a relation as a Relation message and the catalog have it; `rules`: how each column is protected."""
@@ -368,6 +374,7 @@ def table_form(
         bare_key=table.bare_key,
         key_constants=table.key_constants,
         shared=shared,
+        letters=letters,
         last_id=table.last_id if table.columns else None,
         rewritten=table.rewritten if table.columns else None,
         routes=tuple(dict.fromkeys([each for each in routes if each != topic])),

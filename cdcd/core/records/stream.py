@@ -28,6 +28,7 @@ from cdcd.core.protocol.peek import (
     read_head,
 )
 from cdcd.core.protocol.reader import read_message, read_message_head
+from cdcd.core.records.dead_letters import DeadLetters
 from cdcd.core.records.debezium_json.known_tables import KnownTables
 from cdcd.core.records.debezium_json.snapshot_rows import runs
 from cdcd.core.records.debezium_json.source_block import DELETED, TransactionFacts, unix_us
@@ -57,10 +58,7 @@ MakeFormat = Callable[[EncoderSettings, KnownTables, Current, Observer], Format]
 
 
 class RecordStream:
-    """Turns the row frames of committed transactions into records.
-
-    The caller must call `define` before the first row of a relation and whenever it is described anew; `begin`
-    (and, where needed, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
+    """Turns frames of committed transactions into records. `Encoder` says what the caller owes.
 
     Attributes:
         tables: the relations that were defined.
@@ -77,6 +75,7 @@ class RecordStream:
         self.current = Current(settings)
         self.format = make_format(settings, self.tables, self.current, observe)
         self._stand_ins = StandIns(observe, self.format.schemas.check)
+        self._letters = DeadLetters(settings, self.format, self.tables, self.current, observe)
         self._shapes = Shapes()
         self._facts = self.current.facts
         self._alone = TransactionFacts()
@@ -94,7 +93,7 @@ class RecordStream:
     def counts(self) -> dict[tuple[str, str], int]:
         """See `Encoder`."""
         messages = {("", "m"): self.current.messages} if self.current.messages else {}
-        counts = {**messages, **self.tables.counts, **self._computed.counts}
+        counts = {**messages, **self.tables.counts, **self._computed.counts, **self._letters.counts}
         return self._shapes.counted(counts)
 
     @property
@@ -111,6 +110,7 @@ class RecordStream:
         if fragments is not None:
             self._recent = None
             self.format.describe(fragments)
+            self._letters.describe(fragments)
         self._shapes.define(relation, table, types)
 
     def shape_by(self, shape: Shape) -> None:
@@ -128,7 +128,12 @@ class RecordStream:
 
     def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
         """See `Encoder`."""
-        return self.format.schemas.unregistered(relation_oid)
+        return self._letters.unregistered(relation_oid)
+
+    def send_to_dead_letters(self, relation_oid: int, reason: str) -> bool:
+        """See `Encoder`."""
+        self._recent = None
+        return self._letters.refuse(relation_oid, reason)
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
         """See `Encoder`."""
@@ -151,11 +156,7 @@ class RecordStream:
         return self.current.serial
 
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
-        """Encode several events in their order, some of which may be drafts, as `encode` does.
-
-        Raises:
-            WithoutStreamingError: rows were drafted with a description that is not valid at their commit.
-        """
+        """See `Encoder`."""
         size = 0
         for one in kept:
             size += (
@@ -244,7 +245,11 @@ class RecordStream:
             if tag in _ROWS:
                 table = self._table(oid, out)
                 known = len(out)
-                return self.format.row(table, tag, kind, width, frame, at, out)
+                if not self._letters.is_on:
+                    return self.format.row(table, tag, kind, width, frame, at, out)
+                size = self._letters.format_of(table).row(table, tag, kind, width, frame, at, out)
+                self._letters.take(table, known, out, current.came)
+                return size
         except (ValueError, IndexError, error) as cause:
             if table is not None:
                 if len(out) > known:
@@ -261,17 +266,19 @@ class RecordStream:
             for oid in message.relation_oids:
                 self._table(oid, out)
             return 0
-        return sum([self.format.truncate(self._table(oid, out), out) for oid in message.relation_oids])
+        return sum([self._truncate(oid, out) for oid in message.relation_oids])
+
+    def _truncate(self, oid: int, out: list[Record]) -> int:
+        table = self._table(oid, out)
+        known = len(out)
+        size = self._letters.format_of(table).truncate(table, out)
+        self._letters.take(table, known, out)
+        return size
 
     def _encode_moved(
         self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
     ) -> int:
-        """As `_encode`, for an Update with an old row: as a delete and an insert, also if the key is the same.
-
-        Args:
-            out: gets the delete and its tombstone.
-            came: gets the insert, which has the same number.
-        """
+        """As `_encode`, for an Update with an old row: `out` gets the delete and its tombstone, `came` the insert."""
         self.current.came = came
         try:
             return self._encode(frame, in_stream, now_us, out)
@@ -281,11 +288,7 @@ class RecordStream:
     def _stand_in(
         self, table: TableFragments, frame: bytes, in_stream: bool, out: list[Record], cause: Exception
     ) -> int:
-        """Return the records of a row that was refused, if it has values without a form (`stand_ins.py`).
-
-        Raises:
-            CdcdError: the row is malformed.
-        """
+        """Append the records of a row that was refused, if it has values without a form (`stand_ins.py`)."""
         current = self.current
         written, found = self._stand_ins.frame(table, frame, in_stream, cause)
         current.lsn, tag, _, kind, width = read_head(written, in_stream)
@@ -293,14 +296,14 @@ class RecordStream:
         at = STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES
         current.stands_in = True
         try:
-            size = self.format.row(table, tag, kind, width, written, at, out)
+            size = self._letters.format_of(table).row(table, tag, kind, width, written, at, out)
         finally:
             current.stands_in = False
         if len(out) > known or came:
             names = self._stand_ins.note(table, found, current.lsn, current.now_us)
-            out[known:] = [named(record, names) for record in out[known:]]
-            if came:
-                came[:] = [named(record, names) for record in came]
+            for records, first in ((out, known), (came or [], 0)):
+                records[first:] = [named(record, names) for record in records[first:]]
+            self._letters.take(table, known, out, came)
         return size
 
     def encode_message(
@@ -311,10 +314,8 @@ class RecordStream:
         now_us: int,
         out: list[Record],
     ) -> int:
-        """Encode a logical message outside of any transaction.
-
-        Its txId is null, and the time of its processing is used in place of a commit time. Its LSN is the end of
-        its WAL record, where the next commit record may begin, so the byte before it is used as its commit LSN
+        """See `Encoder`. The txId is null, and the time of processing stands for a commit time. The LSN is the end of
+        the message's WAL record, where the next commit record may begin, so the byte before it is used as commit LSN
         (`CommitOrder.non_transactional_message`).
         """
         parts = self._shapes.parts(frame, in_stream, now_us)
@@ -360,7 +361,7 @@ class RecordStream:
         current.lsn = self._facts.commit_lsn
         current.ends_rows = True
         try:
-            return self.format.truncate(self._table(oid, out), out)
+            return self._truncate(oid, out)
         finally:
             current.ends_rows = False
 
@@ -401,8 +402,11 @@ class RecordStream:
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
         """See `Encoder`. Events that a shape takes are not drafted."""
+        drafts = None if self._computed.is_on else self.format.drafts
+        if drafts is None:
+            return frames
         if not self._shapes.active:
-            return self._drafts_of(frames, relations)
+            return drafts.draft_all(frames, relations)
         kept: list[SpoolItem] = []
         run: list[SpoolItem] = []
         for frame in frames:
@@ -410,19 +414,12 @@ class RecordStream:
                 run.append(frame)
                 continue
             if run:
-                kept += self._drafts_of(run, relations)
+                kept += drafts.draft_all(run, relations)
                 run = []
             kept.append(frame)
         if run:
-            kept += self._drafts_of(run, relations)
+            kept += drafts.draft_all(run, relations)
         return kept
-
-    def _drafts_of(
-        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
-    ) -> list[SpoolItem]:
-        """Return the drafts of frames, if the format drafts rows."""
-        drafts = None if self._computed.is_on else self.format.drafts
-        return frames if drafts is None else drafts.draft_all(frames, relations)
 
     def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
         """See `Encoder`."""
@@ -461,7 +458,10 @@ class RecordStream:
         rows = CopiedRows(position, dropped, out, self._stand_ins)
         for begin, end, marker in runs(len(lines), position):
             self._facts.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
-            self.format.lines(self._table(oid, out), lines[begin:end], begin, rows)
+            table = self._table(oid, out)
+            known = len(out)
+            self._letters.format_of(table).lines(table, lines[begin:end], begin, rows)
+            self._letters.take(table, known, out)
         keys = rows.keys if self.tables.fragments[oid].key_columns else None
         return Encoded(rows.count, rows.size, keys, rows.left_out)
 
@@ -493,7 +493,7 @@ class RecordStream:
         if table.transaction != number:
             if table.is_new:
                 self.tables.introduce(table, out)
-            self.format.begin(table, out)
+            self._letters.format_of(table).begin(table, out)
             table.transaction = number
         self._recent_oid = oid
         self._recent = table

@@ -343,13 +343,7 @@ class Descriptions:
                 hint="Mirror a pipeline without routes of this table: a second one, with a slot and a prefix of its "
                 "own; or leave the table out of the mirror.",
             )
-        if form.shared:
-            raise SourceError(
-                f"{form.schema}.{form.table}: its topic {form.topic} has the records of several tables (topics.shared),"
-                " and the mirror follows topics of one table.",
-                hint="Mirror a second pipeline without topics.shared for this table, with a slot and a prefix of its "
-                "own; or leave the table out of the mirror.",
-            )
+        _check_topic(form)
         if form.cloudevents:
             raise SourceError(
                 f"{form.schema}.{form.table}: its records are CloudEvents (format.value), which the mirror"
@@ -426,4 +420,22 @@ def _check_words(form: TableForm, column: ColumnForm, words: _Words) -> None:
             f"{', '.join(map(repr, used))} is now the name of another label of {column.type}, so earlier values of "
             f"column {column.name} are not known.",
             f"{way_on(table)} Do so when the daemon is not behind.",
+        )
+
+
+def _check_topic(form: TableForm) -> None:
+    """Raise SourceError if the table shares its topic, or if the topic lacks records of the table."""
+    if form.shared:
+        raise SourceError(
+            f"{form.schema}.{form.table}: its topic {form.topic} has the records of several tables (topics.shared), "
+            "and the mirror follows topics of one table.",
+            hint="Mirror a second pipeline without topics.shared for this table, with a slot and a prefix of its own; "
+            "or leave the table out of the mirror.",
+        )
+    if form.letters:
+        raise SourceError(
+            f"{form.schema}.{form.table}: records that its topic cannot have go to the dead letters "
+            "(kafka.dead_letters), so the rows of the table cannot be derived from the topic.",
+            hint="Mirror a pipeline without kafka.dead_letters: a second one, with a slot and a prefix of its own; "
+            "or leave the table out of the mirror.",
         )

@@ -233,6 +233,10 @@ class _Work:
             raise NotComparableError("it is read by a query (snapshot.queries)")
         if is_share(config.topic_names().share_named(name)):
             raise NotComparableError("several tables share its topic (topics.shared)")
+        if config.kafka.dead_letters:
+            raise NotComparableError(
+                "the topic lacks records that went to the dead letters (kafka.dead_letters)"
+            )
         if config.partitioner.columns:
             raise NotComparableError("columns choose the partitions (partitioner.columns)")
 

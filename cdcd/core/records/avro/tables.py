@@ -139,7 +139,7 @@ class AvroTable(RegisteredTable):
         if keys and settings.key_format == form.format:
             key = form.of_key(fragments.key_schema(settings, topic), numbers)
         RegisteredTable.__init__(
-            self, settings, form, fragments, topics=tables.topics_of(relation.oid), key=key, value=value
+            self, settings, form, fragments, topics=tables.row_topics(relation.oid), key=key, value=value
         )
         self.takes_null = False
         self.source = source

@@ -11,7 +11,7 @@ from cdcd.core.catalog.relations import Described, TableDescription, TypeDescrip
 from cdcd.core.catalog.replica_identity import check_partitions
 from cdcd.core.catalog.routing import ClaimedTopics
 from cdcd.core.catalog.server_text import require_decoded
-from cdcd.core.catalog.sharing import is_share, whole_topic
+from cdcd.core.catalog.sharing import is_share, share_of, whole_topic
 from cdcd.core.catalog.table_rules import moves
 from cdcd.core.errors import ConfigError
 from cdcd.core.facts import unheard
@@ -140,6 +140,7 @@ class KnownTables:
             rules,
             modes=modes,
             shared=is_share(topic),
+            letters=bool(self._settings.dead_letters),
             skipped=self._settings.skipped,
             routes=self.names.routed(relation.schema, relation.name),
             flattened=self._settings.flattening is not None,
@@ -323,5 +324,14 @@ class KnownTables:
 
     def topics_of(self, relation_oid: int) -> tuple[str, ...]:
         """Every topic that records of a relation may go to, each once. The first is `topic_of`."""
+        topics = self.row_topics(relation_oid)
+        if not self._settings.dead_letters:
+            return topics
+        relation = self.fragments[relation_oid].relation
+        letters = share_of(self._settings.dead_letter_topic or "", f"{relation.schema}.{relation.name}")
+        return (*topics, letters)
+
+    def row_topics(self, relation_oid: int) -> tuple[str, ...]:
+        """As `topics_of`, without the topic for dead letters."""
         relation = self.fragments[relation_oid].relation
         return self.names.shares_of(relation.schema, relation.name)

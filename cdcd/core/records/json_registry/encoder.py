@@ -78,7 +78,7 @@ class RegisteredJsonFormat(JsonFormat):
                 self._settings,
                 self._form,
                 table,
-                topics=self._known.topics_of(table.relation.oid),
+                topics=self._known.row_topics(table.relation.oid),
                 key=table.key_schema(self._settings) if table.key_columns else None,
                 value=self._around.schema(table),
             )

@@ -27,7 +27,11 @@ FIELD_FAILED: Final = "field_failed"
 which a filter, a rule of a route or a computed field had no answer. The latter also count under the op of the record
 that they got."""
 
-NO_RECORD: Final = frozenset({FILTERED, FILTER_FAILED, ROUTE_FAILED, FIELD_FAILED})
+DEAD_LETTER: Final = "dead_letter"
+"""Op of `counts`: records that went to the topic for dead letters (`records/dead_letters.py`). They also count under
+their own op."""
+
+NO_RECORD: Final = frozenset({FILTERED, FILTER_FAILED, ROUTE_FAILED, FIELD_FAILED, DEAD_LETTER})
 """Ops of `counts` that do not stand for records."""
 
 Header = tuple[str, bytes]
