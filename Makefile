@@ -77,9 +77,11 @@ upgrade: .venv/stamp-spark servers
 chaos: servers
 	$(PYTEST) -m chaos
 
-# A real Debezium and cdcd on one WAL, record by record, in all modes, and cdcd in its other formats beside JSON.
+# A real Debezium and cdcd on one WAL, record by record, in all modes, and cdcd in its other formats beside JSON. Then
+# five connectors that cdcd adopts.
 debezium: servers
 	.venv/bin/python -m tests.debezium.beside
+	.venv/bin/python -m tests.debezium.adopted
 
 ha: servers build/results
 	.venv/bin/python -m tests.ha takeover --results build/results/ha.md

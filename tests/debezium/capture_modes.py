@@ -342,7 +342,7 @@ def read(
                     "key": None if key is None else json.loads(key),
                     "value": None if value is None else json.loads(value),
                     "headers": {
-                        str(name): bytes(data).decode()
+                        str(name): None if data is None else bytes(data).decode()
                         for name, data in headers
                         if not name.startswith("__debezium.context")
                     },
