@@ -27,16 +27,16 @@ LEFT: Final = 10
 def forget(context: click.Context, file: Path | None, *, table: str, key: tuple[str, ...], yes: bool) -> int:
     """Remove all that the lakehouse has of one row which was deleted at the source.
 
-    Needs `change_log: fold`. The command removes the key from the log (also from its quarantine) and from the table,
-    and removes all former versions of both. Then it counts the rows and the data files that still have the key. Stop
-    the mirror first. Without --yes, the command only counts the records that it would remove. Records in Kafka stay
-    until Kafka deletes them.
+    Needs `change_log: fold`. The command removes the key from the log (also from its quarantine), from the table and
+    from its table of states (`tables.scd2`), and removes all former versions of them. Then it counts the rows and the
+    data files that still have the key. Stop the mirror first. Without --yes, the command only counts the records that
+    it would remove. Records in Kafka stay until Kafka deletes them.
 
     \b
     Exits with
       0   done, or shown
       2   the key does not fit the table, or a tag or a branch keeps former versions
-      10  something may be left: files that no version has
+      10  something may be left: files that no version has, or a changelog of a mirror without a log
     """  # noqa: D301  click wants the character, and not a backslash
     from cdcd.cli.mirror import check_pyspark, given, session_for, target_of  # noqa: PLC0415  which imports this
     from cdcd.config.mirror import load_mirror  # noqa: PLC0415  --help needs none of it
@@ -80,7 +80,7 @@ def forget(context: click.Context, file: Path | None, *, table: str, key: tuple[
         spark.stop()
     for line in proved(found, proof):
         say(line)
-    return LEFT if any(each.rows or each.strange for each in proof) else 0
+    return LEFT if found.others or any(each.rows or each.strange or each.former for each in proof) else 0
 
 
 def _values(key: Sequence[str]) -> dict[str, str]:
@@ -99,6 +99,10 @@ def plan(table: str, found: "Found") -> Iterator[str]:
     yield f"{table}: the log has {len(found.records)} records with this key, and the source does not have the row."
     if found.references:
         yield f"{len(found.references)} other records name the key as a former or later key of their row."
+    if found.states:
+        yield f"The table of states has {found.states} rows with this key."
+    for name in found.others:
+        yield f"{name} may have the key, and stays as it is: a mirror without a log made it."
     if found.other_keys:
         yield f"The row had other keys: {', '.join(found.other_keys)}. Forget them too, if no row has them."
     if found.unreadable:
@@ -117,6 +121,13 @@ def proved(found: "Found", proof: "Sequence[Proof]") -> Iterator[str]:
                 f"  {each.strange} of these files belong to no version, and may have the key: remove them by "
                 "remove_orphan_files (Iceberg) or VACUUM (Delta)."
             )
+        if each.former:
+            yield (
+                f"  The metadata has the least and the greatest values of {each.former} former files: run "
+                "rewrite_data_files with rewrite-all, and then this command again."
+            )
+    for name in found.others:
+        yield f"{name} may still have the key: delete its rows and former versions by statements of your own."
     yield (
         f"Kafka deletes the records of {found.topic} by the topic's retention or compaction. Consistent points from "
         "before cannot be read any more."

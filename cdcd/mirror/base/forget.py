@@ -1,4 +1,4 @@
-"""Remove one key from a log and from the table that is folded from it, with all former versions of both.
+"""Remove one key from a log and from the tables that are folded from it, with all former versions of them.
 
 The rule: only a row that the source has no more is forgotten, and only after its delete was folded. So the table equals
 the source before and after, and no later fold needs the records that are removed. The position of the table and the
@@ -11,22 +11,28 @@ from functools import reduce
 from operator import and_, or_
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError, SourceError, TransientError
-from cdcd.mirror.base.formats import BaseFormat, base_of
+from cdcd.mirror.base.formats import BASE, MADE_BY, STATES, BaseFormat, base_of, properties
 from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.reading import LogTables
+from cdcd.mirror.base.states import states_name
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.table import LogPlace
-from cdcd.mirror.platform.sql import quoted, text
+from cdcd.mirror.platform.sql import condition, quoted, text
 from cdcd.mirror.records.changes import key_of
 from cdcd.mirror.records.rule import try_cast
+from cdcd.mirror.targets.target import Kind
 from cdcd.mirror.watching.progress import first_lines
 
 _ATTEMPTS: Final = 5
 """Maximum number of attempts at a statement, while others commit to the log."""
+
+CHANGES_FOLDER: Final = "_change_data"
+"""The folder of a Delta table with the files of its change data feed."""
 
 _PLACE: Final = ("topic_id", "part", "off")
 
@@ -41,6 +47,8 @@ class Found:
         references: other records, whose headers name the key as the former or the later key of their row.
         other_keys: keys that the row had before or afterwards, as JSON.
         unreadable: number of records of the topic in quarantine that may be of any key. They stay.
+        states: number of rows with the key in the table of states.
+        others: other tables that may have the key and stay as they are, in SQL.
     """
 
     topic: str
@@ -48,23 +56,28 @@ class Found:
     references: Sequence[Row]
     other_keys: tuple[str, ...]
     unreadable: int
+    states: int = 0
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The rows and files of the log, or of the table, that may still have a key.
+    """The rows and files of the log, or of a table, that may still have a key.
 
     Attributes:
         name: in SQL.
         rows: number of rows with the key.
         files: number of data files.
-        strange: number of data files in the folder that no version has, such as those of a killed process.
+        strange: number of data files in the folder that no version has, such as those of a killed process, and of files
+            with former changes (Delta's change data feed).
+        former: number of former data files whose least and greatest values the metadata of the version still has.
     """
 
     name: str
     rows: int
     files: int
     strange: int
+    former: int = 0
 
 
 class Forgetting:
@@ -107,7 +120,16 @@ class Forgetting:
                     f"The value given for {name} is no {schema.column(name).type}.",
                     hint=f"Write it as Spark casts it to {schema.column(name).spark.simpleString()}.",
                 )
+        self._condition = " AND ".join(
+            [
+                f"{quoted(name)} = CAST('{text(key[name])}' AS {schema.column(name).spark.simpleString()})"
+                for name in schema.key
+            ]
+        )
+        """The rows of the key, in SQL."""
         self._key = dict(zip(schema.key, values, strict=True))
+        self._states = states_name(tables.target, schema)
+        self._changelog = tables.target.name_of(schema, Kind.CHANGELOG)
         self._forms = [form for form in forms.all(self._place.topic).values() if form is not None]
 
     def look(self) -> Found:
@@ -140,7 +162,18 @@ class Forgetting:
             references,
             tuple(sorted({each for each in others if each is not None})),
             log.filter((sf.col("kind") == "unreadable") & ~is_it).count(),
+            sum(map(self._rows_of, map(self._spark.table, self._folded()[1:]))),
+            tuple([name for name in (self._changelog,) if exists(self._spark, name)]),
         )
+
+    def _folded(self) -> list[str]:
+        """The table and its table of states, as far as there are such."""
+        spark, names = self._spark, [self._place.name, self._states]
+        return [
+            name
+            for name, kind in zip(names, (BASE, STATES), strict=True)
+            if exists(spark, name) and properties(spark, name).get(MADE_BY) == kind
+        ]
 
     def remove(self, found: Found) -> list[Proof]:
         """Remove the key, and return the rows and files that may still have it. No mirror may write meanwhile.
@@ -151,7 +184,7 @@ class Forgetting:
         """
         spark, log = self._spark, self._place.log
         format_ = base_of(self._tables.target.format)
-        names = [log, *([self._place.name] if exists(spark, self._place.name) else [])]
+        names = [log, *self._folded()]
         for name in names:
             format_.check_versions(spark, name)
         has = positions.read(spark, log)
@@ -160,6 +193,9 @@ class Forgetting:
         positions.save(spark, place, has, replace(has.summary, number=has.summary.number + 1))
         self._change(f"DELETE FROM {log} WHERE", found.records)
         self._change(f"UPDATE {log} SET oldkey = NULL, newkey = NULL WHERE", found.references)
+        if self._states in names:
+            # The table itself does not have the row.
+            spark.sql(f"DELETE FROM {self._states} WHERE {self._condition}")
         for name in names:
             format_.rewrite(spark, name)
         for name in names[1:]:
@@ -176,16 +212,24 @@ class Forgetting:
 
     def _proof(self, format_: BaseFormat, name: str, rows: int) -> Proof:
         folder, files = format_.files(self._spark, name)
-        found = (
+        there = self._data_files(folder) | self._data_files(f"{folder}/{CHANGES_FOLDER}")
+        return Proof(name, rows, len(there), len(there - files), format_.former_files(self._spark, name))
+
+    def _data_files(self, folder: str) -> set[str]:
+        """The names of the data files below a folder. Spark skips folders within it whose names begin with `_`."""
+        files = (
             self._spark.read.format("binaryFile")
             .option("recursiveFileLookup", "true")
-            .option("pathGlobFilter", "*.{parquet,orc}")
-            .load(folder)
-            .select("path")
-            .collect()
+            .option("pathGlobFilter", "*.{parquet,orc,avro}")
         )
-        there = {row["path"].rpartition("/")[2] for row in found}
-        return Proof(name, rows, len(there), len(there - files))
+        try:
+            # Spark looks for the folder at once.
+            paths = [row["path"] for row in files.load(folder).select("path").collect()]
+        except AnalysisException as error:
+            if condition(error) != "PATH_NOT_FOUND":
+                raise
+            return set()
+        return {path.rpartition("/")[2] for path in paths if "/metadata/" not in path}
 
     def _log(self) -> DataFrame:
         """Return the records of the topic in the log."""
