@@ -413,6 +413,18 @@ def two_fields_with_one_name(scene: Scene) -> None:
     scene.configure(fields={"tables": {"public.t": {"constants": {"customer": "x"}}}})
 
 
+def a_computed_field_that_does_not_fit(scene: Scene) -> None:
+    scene.execute("ALTER TABLE t ADD price numeric")
+    scene.configure(fields={"tables": {"public.t": {"computed": {"gross": "row.price * 1.2"}}}})
+
+
+def a_bare_key_of_two_columns(scene: Scene) -> None:
+    scene.execute(
+        "ALTER TABLE t ADD shop int NOT NULL DEFAULT 1, DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (shop, id)"
+    )
+    scene.configure(key={"forms": {"public.t": {"bare": True}}})
+
+
 def _publish_partitioned_tables_as_a_whole(scene: Scene) -> None:
     scene.execute(
         f"CREATE PUBLICATION cdcd_{scene.one.name} FOR ALL TABLES WITH (publish_via_partition_root = true)"
@@ -790,6 +802,8 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         "partitioner.columns",
         "Choose the partitions of public.t by other columns",
     ),
+    a_computed_field_that_does_not_fit: (2, "fields.rule", "Correct fields.tables.public.t.computed"),
+    a_bare_key_of_two_columns: (2, "key.columns", "narrow the pattern to tables whose key has one column"),
     two_fields_with_one_name: (2, "fields.rule", "rename: {{customer: customer_2}}"),
     a_partition_that_does_not_send_the_key: (
         2,
