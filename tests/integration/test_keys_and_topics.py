@@ -296,6 +296,7 @@ def test_bare_keys_are_those_of_snapshot_and_stream_and_a_table_that_cannot_have
     # AND check names the table, and verify says which tables it leaves out
     checked = run_cdcd("check", "--config", str(process.config_path), environment={**os.environ})
     assert "the key of public.line has 2 columns" in " ".join(checked.stdout.split()), checked.stdout
+    database.execute("DROP TABLE line")
     verified = run_cdcd("verify", "--config", str(process.config_path), environment={**os.environ})
     said = " ".join(verified.stdout.split())
     assert "keys have a form (key.forms) that cdcd verify does not read" in said, verified.stderr
