@@ -53,16 +53,19 @@ _OWN_HEADERS: Final = frozenset({CLAIM_CHECK, HEADER_SIZE, HEADER_LETTER_OF})
 
 @dataclass(frozen=True, slots=True)
 class OversizedRecord:
-    """A record that was refused for its size, without its value: topic, key, size and SHA-256 of the value."""
+    """A record that was refused for its size: topic, key and the size of its value.
+
+    The value itself is not compared. If parts of its transaction were released, the next session encodes the record
+    again, with another time of processing (`ts_ms`), which has as many bytes.
+    """
 
     topic: str
     key: bytes | None
     value_bytes: int
-    digest: bytes
 
     @classmethod
     def of(cls, topic: str, key: bytes | None, value: bytes) -> "OversizedRecord":
-        return cls(whole_topic(topic), key, len(value), hashlib.sha256(value).digest())
+        return cls(whole_topic(topic), key, len(value))
 
 
 @dataclass(frozen=True, slots=True)

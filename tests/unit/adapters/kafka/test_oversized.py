@@ -76,8 +76,18 @@ def test_a_dead_letter_is_the_record_elsewhere():
 def test_nothing_is_replaced_under_the_policy_fail_or_without_a_match():
     one = batch()
     assert not Oversized("fail").replace(one, REFUSED)
-    assert not Oversized("dead_letter", "dead").replace(one, {OversizedRecord.of("t", b"k", b"w" * 1000)})
+    assert not Oversized("dead_letter", "dead").replace(one, {OversizedRecord.of("t", b"k", b"w" * 999)})
     assert one == batch()
+
+
+def test_a_record_that_the_next_session_encodes_again_is_known_by_its_key_and_size():
+    first, again = (
+        b'{"body":"' + b"x" * 1000 + b'","ts_ms":%d}' % ms for ms in (1795997992000, 1795997993117)
+    )
+    refused = {OversizedRecord.of("t", b"k", first)}
+    one = Batch(Position(1, 1), Position(1, 1), items=[("t", b"k", again, None), ("t", b"o", again, None)])
+    assert Oversized("dead_letter", "dead").replace(one, refused)
+    assert [topic for topic, *_ in one.records] == ["dead", "t"]
 
 
 def test_a_directory_that_can_be_written_is_left_as_it_was(tmp_path: Path):
