@@ -1,9 +1,9 @@
 """Connectors of Confluent Cloud, whose own options stand for converters and a transform of Kafka Connect, and which do
 not name their schema registry.
 
-By their documentation; no such connector was run. PostgresCdcSource and PostgresCdcSourceV2 are Debezium's connector
-for PostgreSQL, run by Confluent. `output.data.format` and `output.key.format` choose converters, and
-`after.state.only` is the transform ExtractNewRecordState.
+No such connector was run, so the verdict asks a person to check the records. PostgresCdcSource and
+PostgresCdcSourceV2 are Debezium's connector for PostgreSQL, run by Confluent. `output.data.format` and
+`output.key.format` choose converters, and `after.state.only` is the transform ExtractNewRecordState.
 """
 
 from collections.abc import Mapping, Sequence

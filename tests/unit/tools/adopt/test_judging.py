@@ -551,12 +551,12 @@ def test_beside_a_transform_that_stands_in_the_way_records_are_flattened() -> No
     found = of(
         {
             **FLATTENED,
-            "transforms": "unwrap,cast",
-            "transforms.cast.type": "org.apache.kafka.connect.transforms.Cast$Value",
+            "transforms": "unwrap,hoist",
+            "transforms.hoist.type": "org.apache.kafka.connect.transforms.HoistField$Value",
         }
     )
     assert found["transforms"].verdict.kind is Kind.SAME
-    assert found["transforms.cast.type"].verdict.kind is Kind.IMPOSSIBLE
+    assert found["transforms.hoist.type"].verdict.kind is Kind.IMPOSSIBLE
     assert found["transforms.unwrap.type"].verdict.keys == {"event_flattening.enabled": True}
     assert found["transforms.unwrap.add.fields"].verdict.kind is Kind.SAME
 
