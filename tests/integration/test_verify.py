@@ -15,7 +15,7 @@ from cdcd.core.records.schemas import TableForm
 from cdcd.tools.verify.columns import TopicDescriptions
 from cdcd.tools.verify.comparing import SourceRow, TableComparison
 from cdcd.tools.verify.delivery import TopicDelivery
-from cdcd.tools.verify.report import EQUAL, VerifyReport, lines
+from cdcd.tools.verify.report import EQUAL, PARTIAL, VerifyReport, lines
 from cdcd.tools.verify.topics import ComparisonOptions, TopicsTarget
 from deploy.demo.workload import Features, Workload
 from deploy.local import KafkaBroker
@@ -137,3 +137,38 @@ def test_a_description_whose_transaction_is_still_open_is_waited_for(broker: Kaf
         writer.commit_transaction(WAIT_S)
         reading.result(WAIT_S)
     assert forms == {described.fingerprint: described}
+
+
+@pytest.mark.postgres(only=18)
+def test_a_table_that_may_not_be_read_is_named_and_the_others_are_compared(
+    database: Database,
+    broker: KafkaBroker,
+    daemon: Callable[..., Daemon],
+    unique: str,
+    stranger: str,
+    verify: Verify,
+):
+    # GIVEN two delivered tables, and a role that loses its right to read one of them
+    database.execute(f"ALTER ROLE {stranger} REPLICATION")
+    for table in ("open", "closed"):
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY); INSERT INTO {table} VALUES (1), (2)")
+    database.execute(f"CREATE PUBLICATION cdcd_{unique} FOR TABLE open, closed")
+    database.execute(f"GRANT SELECT ON open, closed TO {stranger}")
+    process = daemon(
+        configuration(
+            unique, database.dsn(user=stranger), broker.bootstrap_servers, snapshot={"mode": "initial"}
+        )
+    )
+    process.await_streaming()
+    process.await_event("snapshot.finished")
+    database.execute(f"REVOKE SELECT ON closed FROM {stranger}")
+
+    # WHEN the topics are verified
+    report = verify(process.config_path, timeout_s=120)
+
+    # THEN the other table is equal, and the report does not call everything equal
+    opened, closed = sorted(report.tables, key=lambda each: each.name, reverse=True)
+    assert (opened.verdict, opened.outcome.source_rows) == (EQUAL, 2)
+    assert report.verdict == closed.verdict == PARTIAL
+    assert "permission denied for table closed" in closed.limits[0]
+    assert "GRANT SELECT ON" in closed.limits[0]

@@ -32,7 +32,7 @@ from cdcd.adapters.postgres.tables import locked_by
 from cdcd.config.loading import Config
 from cdcd.core.catalog.patterns import TablePattern, parse_pattern
 from cdcd.core.engine.checkpoint import Checkpoint
-from cdcd.core.errors import SinkError
+from cdcd.core.errors import ConfigError, SinkError, SourceError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.schemas import TableForm
 from cdcd.core.snapshot.reading import Visibility
@@ -203,12 +203,13 @@ class TopicsTarget:
             stack.callback(readers.close)
             rows = SourceRows(self._config, shared, readers, Rate(self._options.rate_bytes_s), self._bindings)
             begun: dict[str, _Comparing] = {}
+            refused: dict[str, str] = {}
             for name, table in tables.items():
                 if name in done:
                     continue
-                comparing = self._begin(table, rows)
-                stack.callback(comparing.comparison.close)
                 try:
+                    comparing = self._begin(table, rows)
+                    stack.callback(comparing.comparison.close)
                     async for some in self._first(comparing, rows):
                         comparing.take(some)
                         if delivered.done():
@@ -217,11 +218,20 @@ class TopicsTarget:
                     changed[name] = error.message
                 except TableBusyError as error:
                     changed[name] = await self._busy(shared, table, error)
+                except (ConfigError, SourceError) as error:
+                    # A rule does not fit the table, or its reader may not read it. Other tables are compared.
+                    refused[name] = str(error)
                 else:
                     begun[name] = comparing
             checkpoint, ends = await delivered
             sight = self._look(shared)
             self._take(ends)
+            topics = self._config.topic_names()
+            for name, why in refused.items():
+                limit = stopped(checkpoint, tables[name].source.oid, name) or f"any row: {why}"
+                done[name] = TableReport(
+                    name, topics.qualified(name), sight.exact_lsn, 0, ComparedOutcome(), [limit]
+                )
             for name, comparing in begun.items():
                 # The memory for a table is released before the next table.
                 with closing(comparing.comparison):
