@@ -101,7 +101,6 @@ LEFT_OUT: Final = (
 OWN: Final[dict[str, str]] = {
     ".schema.namespace": "Schemas have the names of the new topics, in Debezium those of the former ones.",
     ".schema.connect.name": "Schemas have the names of the new topics, in Debezium those of the former ones.",
-    ".schema.optional": "The schema of a flattened row without added fields is optional.",
     ".name.optional": "A column is optional unless it is in the key.",
     ".name.type": "A column is optional unless it is in the key.",
     ".name.default": "A column is optional unless it is in the key.",

@@ -438,8 +438,8 @@ def flat_schema(
         fields[each.name] = {name: said for name, said in schema.items() if name != "default"} | {
             "optional": True
         }
-    # Without added fields, the row keeps the schema that it has in an envelope, where it is optional.
-    return struct(fields, f"{topic}.Value", optional=not added and not has_deleted)
+    # ExtractNewRecordState copies the schema that the row has in the envelope, but not that it is optional there.
+    return struct(fields, f"{topic}.Value", optional=False)
 
 
 def _columns(

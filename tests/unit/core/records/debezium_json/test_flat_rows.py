@@ -262,12 +262,12 @@ def test_rows_of_a_snapshot_are_flattened_too():
     assert encoded.bytes == sum(len(key or b"") + len(value or b"") for _, key, value, _ in out)
 
 
-def test_a_row_to_which_nothing_is_added_has_the_schema_of_a_row_in_an_envelope():
+def test_the_schema_of_a_row_to_which_nothing_is_added_is_not_optional():
     encoder = an_encoder(Flattening(), (ORDERS, ("Order no", "line")), value_format="json_schema")
     (made,) = encode(encoder, Insert(None, ORDERS.oid, row(1, 2, "a")))
     found = json.loads(made[2] or b"")
     assert found["payload"] == {"Order no": 1, "line": 2, "note": "a"}
-    assert (found["schema"]["name"], found["schema"]["optional"]) == ("p.public.orders.Value", True)
+    assert (found["schema"]["name"], found["schema"]["optional"]) == ("p.public.orders.Value", False)
 
 
 def test_a_table_without_columns_has_records_of_what_is_added():
