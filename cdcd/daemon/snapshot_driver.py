@@ -338,7 +338,7 @@ class SnapshotDriver:
         except TableBusyError as error:
             raise await self._busy(error, [oid]) from error
         if looked.table is None:
-            return replace(looked, problem=problem, leaves=leaves)
+            return replace(looked, problem=problem or looked.problem, leaves=leaves)
         problem = await self._examine(looked.table, question.where) if question.where else ""
         return replace(looked, problem=problem)
 
@@ -354,7 +354,7 @@ class SnapshotDriver:
         return [
             Looked(tables[oid], descriptions[oid], self._types, "", look.seen)
             if oid in tables
-            else Looked(None, TableDescription(), {}, "", look.seen)
+            else Looked(None, TableDescription(), {}, LEFT_OUT if oid in look.left_out else "", look.seen)
             for oid in oids
         ]
 

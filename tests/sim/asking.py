@@ -123,7 +123,7 @@ class Asker:
             return Busy("canceling statement due to lock timeout")
         tables, seen = client.look([oid])
         if not tables or not self.has(tables[0].name):
-            return Looked(None, TableDescription(), {}, "", seen)
+            return Looked(None, TableDescription(), {}, "it is left out" if tables else "", seen)
         (table,) = tables
         yield from self.delay()
         description = client.describe([oid])[oid]

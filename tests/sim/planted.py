@@ -257,6 +257,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "left_out_counted_in_runs": _in_engine(LEAVING_OUT, left_out=left_out.CountsRuns),
         "left_out_for_ever": _in_engine(LEAVING_OUT, left_out=left_out.StaysOut),
         "left_out_and_forgotten": _in_engine(LEAVING_OUT_AND_READING, left_out=left_out.ForgetsWhoWentOut),
+        "left_out_is_gone": _in_incremental(
+            snapshots.TakesWhatIsLeftOutForGone, focus=LEAVING_OUT_AND_READING
+        ),
         "truncate_left_out_whole": _in_engine(LEAVING_OUT, left_out=left_out.LeavesOutWholeTruncates),
         "aside_back_without_the_end": _in_engine(TABLE_FAULTS, tables=aside.ReturnsWithoutTheEnd),
         "aside_back_unread": _in_engine(TABLE_FAULTS, tables=aside.ReturnsUnread),

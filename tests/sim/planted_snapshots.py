@@ -258,6 +258,13 @@ class ExpandsNothing(LookUps):
         super().looked(plan, replace(answer, leaves={}), now)
 
 
+class TakesWhatIsLeftOutForGone(LookUps):
+    """A table whose present name is left out counts as dropped, so nobody reads it when it is back."""
+
+    def looked(self, plan: TablePlan, answer: Looked, now: float) -> None:
+        super().looked(plan, replace(answer, problem="") if answer.table is None else answer, now)
+
+
 class ReadsOnePartition(LookUps):
     """Of the partitions that a table is published through, one is read."""
 

@@ -95,11 +95,13 @@ class Look:
     Attributes:
         locked: tables that were not read because another session has locked them: by oid, with a description of
             this session.
+        left_out: oids of published tables whose present names the pipeline leaves out.
     """
 
     tables: list[SourceTable]
     seen: Visibility
     locked: dict[int, str] = field(default_factory=dict)
+    left_out: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,8 @@ class SnapshotCatalog:
         async def look(sql: Connection) -> Look:
             seen = await catalog.visibility(sql)
             found = await tables.source_tables(sql, self.publication, oids)
-            return Look([table for table in found if self._has(table.name)], seen)
+            left_out = frozenset([table.oid for table in found if not self._has(table.name)])
+            return Look([table for table in found if table.oid not in left_out], seen, left_out=left_out)
 
         return await self._ask(look, _LOOK)
 

@@ -228,8 +228,8 @@ class Looked:
         table: the table; None if the publication has no such table.
         leaves: the published partitions as `schema.table`, by oid, if the table is partitioned and published
             through its partitions.
-        problem: why the request's condition cannot be used, or that there is no such table; "" if the condition can
-            be used, or if this is not known.
+        problem: why the request's condition cannot be used, that there is no such table, or that the pipeline leaves
+            the table's present name out; "" if the condition can be used, or if this is not known.
         seen: a snapshot that was taken before the table was looked up.
     """
 

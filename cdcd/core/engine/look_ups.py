@@ -124,7 +124,8 @@ class LookUps:
         if answer.leaves:
             self._expand(task, answer.leaves)
         elif task.oid and task.request in OWN_REQUESTS and not task.askers and not answer.problem:
-            # Nobody waits for its rows, and another table may have its name by now.
+            # Nobody waits for its rows, and another table may have its name by now. A table whose present name is
+            # left out is not gone: it may come back to a name without an event in the stream.
             self._plans.end_gone(task)
         else:
             self._plans.end(task, answer.problem or "there is no such table in the publication")

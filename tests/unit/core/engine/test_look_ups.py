@@ -16,7 +16,7 @@ from cdcd.core.facts.snapshot import (
     SnapshotTableGone,
 )
 from cdcd.core.snapshot.reading import Changed, PageQuery, Visibility
-from cdcd.core.snapshot.signals import OWN_REQUESTS, RESUMED
+from cdcd.core.snapshot.signals import OWN_REQUESTS, REPLACED, RESUMED
 from cdcd.core.snapshot.table_task import TableTask
 from tests.unit.core.engine.beside import Daemon, T, asked_for, reading
 from tests.unit.core.engine.tables import PAGE, key, looked, nobody, rows, table, values
@@ -62,6 +62,14 @@ def test_a_table_that_is_gone_before_it_is_read_is_no_failure_of_another_table_w
     assert daemon.progress.outcomes == ()
     assert [(fact.table, fact.oid) for fact in daemon.facts.of(SnapshotTableGone)] == [(T, 1)]
     assert daemon.facts.of(SnapshotTableFailed) == []
+
+
+def test_a_table_whose_present_name_is_left_out_is_not_gone():
+    daemon = Daemon(asked_for(TableTask(T, 1, request=REPLACED)))
+    daemon.answer(looked(None, problem="tables.exclude leaves the table out"))
+    assert daemon.facts.of(SnapshotTableGone) == []
+    (failed,) = daemon.facts.of(SnapshotTableFailed)
+    assert (failed.table, "leaves the table out" in failed.error) == (T, True)
 
 
 def test_a_table_that_is_gone_fails_for_whoever_waits_for_its_rows():
