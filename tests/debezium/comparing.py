@@ -41,6 +41,9 @@ WITHOUT_RECORDS: Final = "BEGIN and END of a transaction without records"
 PLACEHOLDER: Final = "a value that was not sent, of a type for which Debezium has no placeholder"
 ENVELOPE_OF_NULL: Final = "JsonConverter's envelope around a value that a transformation made null"
 
+INFINITE_DAY: Final = 2146033979
+"""Debezium's number for an infinite date, where it is not an object or a text (docs/from-debezium.md)."""
+
 MISSING: Final = "(missing)"
 PARTS: Final = frozenset({"key", "value", "schema", "payload", "fields"})
 """Of a path, what says nothing of the field."""
@@ -112,9 +115,13 @@ class Comparing:
         """The entry of the lists that says why a column is different."""
         image, _, column = name.partition(".")
         column = column.partition(".")[0]
-        if image not in {"before", "after"}:
+        if table == "dated":
+            # Its dates are in keys too.
+            kind, text = "date", "infinity" if theirs == INFINITE_DAY else ""
+        elif image in {"before", "after"}:
+            kind, text = self._value(table, pair[0], column)
+        else:
             return None
-        kind, text = self._value(table, pair[0], column)
         if kind in DIFFERENT and kind not in LATER:
             return kind
         if theirs is None and column in json.loads(pair[1]["headers"].get("cdcd.unchanged", "[]")):
