@@ -367,11 +367,12 @@ def test_a_table_that_leaves_the_publication_for_a_moment_is_added_again(
     database.execute("INSERT INTO orders VALUES (2)")
     database.execute(f"ALTER PUBLICATION cdcd_{unique} ADD TABLE orders")
 
-    # THEN the table is read, as one that is added later
+    # THEN its former rows end, because deletes may have been missed, and the table is read
     process.await_event("table.added", table="public.orders")
-    found = read(broker, unique, 3)
-    assert [(envelope["op"], envelope["after"]["id"]) for _, _, envelope in found] == [
+    found = read(broker, unique, 4)
+    assert [(envelope["op"], (envelope["after"] or {}).get("id")) for _, _, envelope in found] == [
         ("c", 1),
+        ("t", None),
         ("r", 1),
         ("r", 2),
     ]
