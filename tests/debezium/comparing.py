@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cdcd.core.catalog.modes import DEFAULTS
 from tests.altered_tables import CASES, LIVE
 from tests.debezium.capture import TYPES
 from tests.debezium.capture_modes import RARE, TOASTED
@@ -41,8 +42,8 @@ WITHOUT_RECORDS: Final = "BEGIN and END of a transaction without records"
 PLACEHOLDER: Final = "a value that was not sent, of a type for which Debezium has no placeholder"
 ENVELOPE_OF_NULL: Final = "JsonConverter's envelope around a value that a transformation made null"
 
-INFINITE_DAY: Final = 2146033979
-"""Debezium's number for an infinite date, where it is not an object or a text (docs/from-debezium.md)."""
+INFINITE: Final = {2146033979: ("date", "infinity"), -9223372036832400000: ("timestamp(3)", "-infinity")}
+"""Debezium's numbers for infinite dates and timestamps that are in keys: type and text (docs/from-debezium.md)."""
 
 MISSING: Final = "(missing)"
 PARTS: Final = frozenset({"key", "value", "schema", "payload", "fields"})
@@ -117,7 +118,7 @@ class Comparing:
         column = column.partition(".")[0]
         if table == "dated":
             # Its dates are in keys too.
-            kind, text = "date", "infinity" if theirs == INFINITE_DAY else ""
+            kind, text = INFINITE.get(theirs, ("", "")) if isinstance(theirs, int) else ("", "")
         elif image in {"before", "after"}:
             kind, text = self._value(table, pair[0], column)
         else:
@@ -126,7 +127,7 @@ class Comparing:
             return kind
         if theirs is None and column in json.loads(pair[1]["headers"].get("cdcd.unchanged", "[]")):
             return PLACEHOLDER
-        modes = MODES.get(self._variant)
+        modes = MODES.get(self._variant, DEFAULTS if table == "dated" else None)
         if modes is None or table == "toasted":
             return None
         return next(
