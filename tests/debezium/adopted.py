@@ -19,15 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from cdcd.core.records.avro.schemas import avro_schema
-from deploy.demo.fold import await_flushed
-from deploy.demo.topics import Raw, Reader
+from deploy.demo.topics import Raw
 from deploy.local import KafkaBroker, PostgresServer
 from tests.bench.debezium import VERSION, connector_config, start_connectors
-from tests.debezium.beside import LIMIT_S, QUIET_S, adopted, parsed
+from tests.debezium.beside import QUIET_S, adopted, parsed, records
 from tests.debezium.capture_modes import read
-from tests.debezium.comparing import Compared, Comparing, Records
+from tests.debezium.comparing import Compared, Comparing, Records, print_compared
 from tests.debezium.formats import avro_schemas, plain
-from tests.integration.daemon import Daemon
 from tests.schema_registry import SchemaRegistry
 from tests.scratch import scratch_folder
 from tests.unit.core.records.avro.reading import as_avro_would
@@ -191,20 +189,6 @@ def slot(name: str, reader: str) -> str:
     return f"{reader}_{name.replace('-', '_')}"
 
 
-def records(config: Mapping[str, Any], dsn: str, folder: Path, topics: str) -> list[Raw]:
-    """What a run with this configuration writes until its slot has confirmed everything, but for its own topics."""
-    with Daemon(folder / config["name"], {**config, "http": {"port": 0}}) as daemon:
-        daemon.start()
-        daemon.await_streaming()
-        try:
-            await_flushed(dsn, config["postgres"]["slot"], LIMIT_S)
-        except TimeoutError as error:
-            raise AssertionError(daemon.last_words()) from error
-        assert daemon.stop() == 0, daemon.last_words()
-    with Reader(config["kafka"]["bootstrap_servers"], topics) as reader:
-        return list(reader.read_all(LIMIT_S))
-
-
 def from_avro(raws: list[Raw], registry: SchemaRegistry) -> Records:
     """Records in Avro, each part with its Avro schema beside its value."""
     schemas = avro_schemas(registry)
@@ -344,13 +328,7 @@ def main() -> int:
         found = run(names, folder)
     print(f"Debezium {VERSION}, PostgreSQL 18, on one WAL")
     for name, compared in found.items():
-        listed = ", ".join(f"{entry}: {count}" for entry, count in sorted(compared.listed.items()))
-        print(
-            f"{name} ({CONNECTORS[name].what}): {compared.records} records, {compared.values} values, "
-            f"{len(compared.wrong)} wrong; listed: {listed or 'nothing'}"
-        )
-        for line in compared.wrong[:60]:
-            print("   ", line[:400])
+        print_compared(f"{name} ({CONNECTORS[name].what})", compared)
     return 1 if any(compared.wrong for compared in found.values()) else 0
 
 

@@ -33,7 +33,7 @@ from tests.bench.debezium import VERSION, connector_config, start_connectors
 from tests.debezium import java_avro
 from tests.debezium.capture import settings
 from tests.debezium.capture_modes import MODE_CHANGES, MODE_SETUP, VARIANTS, read, sent_texts
-from tests.debezium.comparing import Compared, Comparing, Records, is_altered
+from tests.debezium.comparing import Compared, Comparing, Records, is_altered, print_compared
 from tests.debezium.formats import FORMATS, compare_formats, compare_java, reading
 from tests.integration.daemon import Daemon
 from tests.schema_registry import SchemaRegistry
@@ -93,8 +93,12 @@ def adopted(
     return found
 
 
-def records(config: Mapping[str, Any], dsn: str, folder: Path) -> list[Raw]:
-    """What a run with this configuration writes until its slot has confirmed everything, but for its own topics."""
+def records(config: Mapping[str, Any], dsn: str, folder: Path, topics: str = "") -> list[Raw]:
+    """What a run with this configuration writes until its slot has confirmed everything, but for its own topics.
+
+    Args:
+        topics: prefix of the topics that are read; "": the prefix of the configuration.
+    """
     with Daemon(folder / config["name"], {**config, "http": {"port": 0}}) as daemon:
         daemon.start()
         daemon.await_streaming()
@@ -103,7 +107,7 @@ def records(config: Mapping[str, Any], dsn: str, folder: Path) -> list[Raw]:
         except TimeoutError as error:
             raise AssertionError(daemon.last_words()) from error
         assert daemon.stop() == 0, daemon.last_words()
-    with Reader(config["kafka"]["bootstrap_servers"], config["topics"]["prefix"]) as reader:
+    with Reader(config["kafka"]["bootstrap_servers"], topics or config["topics"]["prefix"]) as reader:
         return list(reader.read_all(LIMIT_S))
 
 
@@ -194,13 +198,7 @@ def main() -> int:
     if not java_avro.has_compiler():
         print("NOT TESTED Java's Avro: it needs a JDK (Debian: default-jdk-headless)")
     for name, compared in found.items():
-        listed = ", ".join(f"{entry}: {count}" for entry, count in sorted(compared.listed.items()))
-        print(
-            f"{name}: {compared.records} records, {compared.values} values, {len(compared.wrong)} wrong; "
-            f"listed: {listed or 'nothing'}"
-        )
-        for line in compared.wrong[:40]:
-            print("   ", line[:300])
+        print_compared(name, compared)
     return 1 if any(compared.wrong for compared in found.values()) else 0
 
 

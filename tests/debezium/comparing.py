@@ -46,6 +46,11 @@ INFINITE: Final = {2146033979: ("date", "infinity"), -9223372036832400000: ("tim
 """Debezium's numbers for infinite dates and timestamps that are in keys: type and text (docs/from-debezium.md)."""
 
 MISSING: Final = "(missing)"
+SHOWN: Final = 60
+"""Number of differences of a comparison that are printed, each with at most `SHOWN_LENGTH` characters."""
+
+SHOWN_LENGTH: Final = 400
+
 PARTS: Final = frozenset({"key", "value", "schema", "payload", "fields"})
 """Of a path, what says nothing of the field."""
 
@@ -63,6 +68,17 @@ class Compared:
     """How many values of each entry of the lists were different."""
     wrong: list[str] = field(default_factory=list)
     """The differences that no list has."""
+
+
+def print_compared(name: str, compared: Compared) -> None:
+    """Print the numbers of one comparison, and its first differences that no list has."""
+    listed = ", ".join(f"{entry}: {count}" for entry, count in sorted(compared.listed.items()))
+    print(
+        f"{name}: {compared.records} records, {compared.values} values, {len(compared.wrong)} wrong; "
+        f"listed: {listed or 'nothing'}"
+    )
+    for line in compared.wrong[:SHOWN]:
+        print("   ", line[:SHOWN_LENGTH])
 
 
 class Comparing:

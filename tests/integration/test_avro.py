@@ -4,42 +4,28 @@ import io
 import json
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 import fastavro
 import psycopg
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from deploy.local import KafkaBroker
 from tests.integration.daemon import Daemon, configuration
-from tests.integration.visible_records import await_decided
+from tests.integration.visible_records import await_decided, messages
 from tests.schema_registry import SchemaRegistry
 
 
 def values(servers: str, topic: str, registry: SchemaRegistry) -> list[Any]:
     """What a `read_committed` consumer with the registry finds in a topic of one partition."""
-    settings = {
-        "bootstrap.servers": servers,
-        "group.id": uuid4().hex,
-        "isolation.level": "read_committed",
-        "enable.partition.eof": True,
-    }
-    consumer = Consumer(settings)
-    consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[Any] = []
-    while True:
-        message = consumer.poll(120)
-        assert message is not None, "the broker did not answer"
-        if message.error() is not None:
-            consumer.close()
-            return found
+    for message in messages(servers, topic):
         data = message.value()
         assert data is not None
         assert data[0] == 0
         text = registry.schemas[int.from_bytes(data[1:5], "big")]
         schema = fastavro.parse_schema(json.loads(text))
         found.append(fastavro.schemaless_reader(io.BytesIO(data[5:]), schema, None))
+    return found
 
 
 def ids(servers: str, topic: str, registry: SchemaRegistry) -> list[int]:

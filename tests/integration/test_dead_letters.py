@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
 from tests.integration.forked import run_cdcd
 from tests.integration.test_avro import ids
+from tests.integration.visible_records import messages
 from tests.schema_registry import SchemaRegistry
 
 pytestmark = pytest.mark.postgres(only=[18])
@@ -22,24 +22,12 @@ Letter = tuple[dict[str, str], Any, Any]
 
 def letters(broker: KafkaBroker, topic: str) -> list[Letter]:
     """The dead letters in JSON that a `read_committed` reader finds in the topic's only partition."""
-    settings = {
-        "bootstrap.servers": broker.bootstrap_servers,
-        "group.id": topic,
-        "isolation.level": "read_committed",
-        "enable.partition.eof": True,
-    }
-    consumer = Consumer(settings)
-    consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[Letter] = []
-    while True:
-        message = consumer.poll(120)
-        assert message is not None, "the broker did not answer"
-        if message.error() is not None:
-            consumer.close()
-            return found
+    for message in messages(broker.bootstrap_servers, topic):
         pairs: Any = message.headers() or ()
         headers = {name: value.decode() for name, value in pairs}
         found.append((headers, json.loads(message.key() or b"null"), json.loads(message.value() or b"null")))
+    return found
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])

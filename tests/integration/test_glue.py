@@ -5,16 +5,15 @@ import json
 import urllib.request
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import fastavro
 import psycopg
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from deploy.local import KafkaBroker
 from tests.integration.daemon import Daemon, configuration
-from tests.integration.visible_records import await_decided
+from tests.integration.visible_records import await_decided, messages
 from tests.s3_store import CREDENTIALS, S3Store
 
 pytest.importorskip("moto", reason="moto and botocore are in requirements-dev.lock")
@@ -37,27 +36,14 @@ def schema_of(url: str, version: UUID) -> Any:
 
 def values(servers: str, topic: str, url: str) -> list[Any]:
     """What a `read_committed` consumer finds in a topic of one partition, by the header of AWS's serializers."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": uuid4().hex,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[Any] = []
-    while True:
-        message = consumer.poll(120)
-        assert message is not None, "the broker did not answer"
-        if message.error() is not None:
-            consumer.close()
-            return found
+    for message in messages(servers, topic):
         data = message.value()
         assert data is not None
         assert data[:2] == b"\x03\x00"
         schema = schema_of(url, UUID(bytes=data[2:18]))
         found.append(fastavro.schemaless_reader(io.BytesIO(data[18:]), schema, None))
+    return found
 
 
 @pytest.mark.postgres(only=18)

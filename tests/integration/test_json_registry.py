@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local import KafkaBroker
 from tests.integration.daemon import Daemon, configuration
-from tests.integration.test_protobuf import messages
+from tests.integration.test_protobuf import pairs
 from tests.integration.visible_records import await_decided
 from tests.schema_registry import SchemaRegistry
 from tests.unit.core.records.json_registry.reading import misfits
@@ -81,7 +81,7 @@ def test_kills_altered_tables_and_a_registry_that_is_away_lose_and_repeat_nothin
         assert running.stop() == 0
         await_decided(servers, topic)
         # THEN each change is there once, in its order, and fits its schema
-        found = [(read(key, registry), read(value, registry)) for key, value in messages(servers, topic)]
+        found = [(read(key, registry), read(value, registry)) for key, value in pairs(servers, topic)]
         assert [(key["id"], value and value["op"]) for key, value in found] == [
             (0, "r"),
             (1, "c"),
@@ -142,7 +142,7 @@ def test_a_registry_that_refuses_a_schema_sets_its_table_aside_alone(
         assert f"{unique}.public.refused-value" in json.dumps(told)
         running.await_metric("cdcd_events_total", lambda count: count == 1, "c", "public.other")
         assert running.stop() == 0
-    ((key, value),) = messages(servers, f"{unique}.public.other")
+    ((key, value),) = pairs(servers, f"{unique}.public.other")
     assert key == b'{"id":1}'
     assert value is not None
     assert value[0] == 0

@@ -3,39 +3,22 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from google.protobuf import message_factory
 
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import Daemon, configuration
-from tests.integration.visible_records import await_decided
+from tests.integration.visible_records import await_decided, messages
 from tests.schema_registry import SchemaRegistry
 from tests.unit.core.records.protobuf.reading import as_json, compiled
 
 
-def messages(servers: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+def pairs(servers: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
     """Keys and values that a `read_committed` consumer finds in a topic of one partition."""
-    settings = {
-        "bootstrap.servers": servers,
-        "group.id": uuid4().hex,
-        "isolation.level": "read_committed",
-        "enable.partition.eof": True,
-    }
-    consumer = Consumer(settings)
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found: list[tuple[bytes | None, bytes | None]] = []
-    while True:
-        message = consumer.poll(120)
-        assert message is not None, "the broker did not answer"
-        if message.error() is not None:
-            consumer.close()
-            return found
-        found.append((message.key(), message.value()))
+    return [(message.key(), message.value()) for message in messages(servers, topic)]
 
 
 def read(data: bytes | None, registry: SchemaRegistry) -> Any:
@@ -102,7 +85,7 @@ def test_kills_and_altered_tables_lose_and_repeat_nothing(
         assert running.stop() == 0
         await_decided(servers, topic)
         # THEN each change is there once, in its order
-        found = [(read(key, registry), read(value, registry)) for key, value in messages(servers, topic)]
+        found = [(read(key, registry), read(value, registry)) for key, value in pairs(servers, topic)]
         assert [key["id"] for key, _ in found] == [0, 1, 1, 2, 1, 1]
         assert found[-1][1] is None
         values = [value for _, value in found[:-1]]
@@ -186,7 +169,7 @@ def test_keys_filters_rules_for_columns_dead_letters_and_binary_values_are_as_in
         assert running.stop() == 0
         await_decided(servers, topic)
     # THEN the topic has what it would have in JSON
-    found = [(read(key, registry), read(value, registry)) for key, value in messages(servers, topic)]
+    found = [(read(key, registry), read(value, registry)) for key, value in pairs(servers, topic)]
     ops = [(None if value is None else value["op"], key["owner"], key["id"]) for key, value in found]
     assert ops[:3] == [("r", None, 1), ("r", None, 2), ("r", None, 3)]
     assert ops[3:] == [
@@ -206,7 +189,7 @@ def test_keys_filters_rules_for_columns_dead_letters_and_binary_values_are_as_in
     }
     assert len(hashed) == 1
     assert all(len(each) == 64 for each in hashed)
-    ((key, value),) = messages(servers, f"{unique}.dead_letter")
+    ((key, value),) = pairs(servers, f"{unique}.dead_letter")
     assert read(key, registry) == {"owner": "me", "id": 6}
     assert len(read(value, registry)["after"]["note"]) == 96_000
     assert registry.compatibility == {f"{topic}-{part}": "FULL_TRANSITIVE" for part in ("key", "value")}

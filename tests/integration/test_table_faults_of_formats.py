@@ -31,7 +31,7 @@ from tests.integration.faults.tables import (
 )
 from tests.integration.faults.trial import Trial, guarded_trial
 from tests.integration.test_avro import values as avro_values
-from tests.integration.test_protobuf import messages, read
+from tests.integration.test_protobuf import pairs, read
 from tests.schema_registry import SchemaRegistry
 
 pytestmark = [pytest.mark.postgres(only=18), pytest.mark.chaos]
@@ -158,8 +158,8 @@ def test_tables_whose_schemas_are_refused_or_not_answered_are_set_aside_and_come
             if kind == "avro":
                 return avro_values(one.reader_servers, topic, registry)
             if kind == "json_registry":
-                return [json.loads(value[5:]) for _, value in messages(one.reader_servers, topic) if value]
-            return [read(value, registry) for _, value in messages(one.reader_servers, topic) if value]
+                return [json.loads(value[5:]) for _, value in pairs(one.reader_servers, topic) if value]
+            return [read(value, registry) for _, value in pairs(one.reader_servers, topic) if value]
 
         one.configure(
             format={"value": kind},

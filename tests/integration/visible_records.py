@@ -1,8 +1,10 @@
 """What a topic holds, and what of it a `read_committed` reader may see at a moment."""
 
+from collections.abc import Iterator
+from contextlib import closing
 from uuid import uuid4
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from cdcd.adapters.kafka.reading import may_change, watermarks
@@ -89,6 +91,27 @@ def visible(servers: str, topic: str) -> int:
         return count
     finally:
         consumer.close()
+
+
+def messages(servers: str, topic: str) -> Iterator[Message]:
+    """The messages that a `read_committed` consumer gets of a topic with one partition, from its begin to its end."""
+    with closing(
+        Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": f"messages {uuid4().hex}",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+            }
+        )
+    ) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while True:
+            message = consumer.poll(120)
+            assert message is not None, "the broker did not answer"
+            if message.error() is not None:
+                return
+            yield message
 
 
 def await_readable(servers: str, topic: str, least: int) -> None:
