@@ -384,7 +384,11 @@ class KafkaSide:
         prefix: str,
         refused: dict[str, CdcdError] | None,
     ) -> tuple[list[str], set[str]]:
-        """Create what is missing. Returns the topics that were created, and the others that exist with the prefix."""
+        """Create the missing topics.
+
+        Returns:
+            The topics that were created, and the topics with the prefix that existed before.
+        """
         config = self._config
         admin = self._admin()
         spec = topic_spec(config)
@@ -513,11 +517,8 @@ class KafkaSide:
         """
         self._topics.difference_update(map(whole_topic, again))
         self._keyless.difference_update(map(whole_topic, again))
-        whole, without_key = (
-            list(dict.fromkeys(map(whole_topic, topics))),
-            frozenset(map(whole_topic, keyless)),
-        )
-        later = list(dict.fromkeys(map(whole_topic, ahead)))
+        whole, later = (list(dict.fromkeys(map(whole_topic, each))) for each in (topics, ahead))
+        without_key = frozenset(map(whole_topic, keyless))
         backoff = self._config.kafka.retry.delays.backoff()
         while True:
             refused: dict[str, CdcdError] = {}
@@ -561,7 +562,7 @@ class KafkaSide:
 
 
 def _of_shares(refused: Mapping[str, CdcdError], topics: Collection[str]) -> dict[str, CdcdError]:
-    """Return those of the topics, and of the shares of topics, that cannot be used."""
+    """Return the error of each entry of `topics` that cannot be used. A share has the error of its topic."""
     return {each: refused[whole_topic(each)] for each in topics if whole_topic(each) in refused}
 
 

@@ -205,7 +205,7 @@ def test_tables_that_go_and_come_end_equal_to_the_source(
             continue
         drawn.write(rng.randrange(6))
 
-    # WHEN nothing happens any more, and whatever is stopped comes back
+    # WHEN no more events are drawn, and each table that is set aside comes back
     def verified() -> bool | None:
         drawn.ask("resume_tables", *sorted(drawn.tables))
         config = ("--config", str(one.daemon.config_path))

@@ -668,11 +668,7 @@ class Sink:
         context = self._context
         batch = self._batch
         if batch is not None and cause.code() in TOPICS_REFUSED:
-            topics = sorted(
-                set(map(whole_topic, {record[0] for record in batch.records if record is not GIVEN_AWAY}))
-                | set(map(whole_topic, batch.topics))
-                | {self._settings.checkpoint_topic}
-            )
+            topics = sorted(set(map(whole_topic, _topics_of(batch))) | {self._settings.checkpoint_topic})
             context += (
                 f", writing to {', '.join(topics[:NAMED_MAX])}{' and others' * (len(topics) > NAMED_MAX)}"
             )
@@ -696,9 +692,7 @@ class Sink:
         if failed is not None:
             named = _shares_of(failed, batch)
         elif cause.code() in TOPICS_REFUSED:
-            named = frozenset(
-                {record[0] for record in batch.records if record is not GIVEN_AWAY} | batch.topics
-            )
+            named = frozenset(_topics_of(batch))
         else:
             return mapped
         return TopicRefusedError(mapped.message, hint=mapped.hint, topics=named)
@@ -716,10 +710,14 @@ class Sink:
         return error
 
 
+def _topics_of(batch: Batch) -> set[str]:
+    """Return the topics, and the shares of topics, that have records of the batch."""
+    return {record[0] for record in batch.records if record is not GIVEN_AWAY} | batch.topics
+
+
 def _shares_of(failed: FailedRecord, batch: Batch) -> frozenset[str]:
     """Return the topic of a refused record; if tables share the topic, the shares that may have the record."""
-    written = {record[0] for record in batch.records if record is not GIVEN_AWAY} | batch.topics
-    shares = {each for each in written if whole_topic(each) == failed.topic}
+    shares = {each for each in _topics_of(batch) if whole_topic(each) == failed.topic}
     if failed.error.code() not in TOPICS_REFUSED:
         sent = [
             record[0]

@@ -21,8 +21,6 @@ _NEED: Final = ("msk", "registry.kind: glue needs the library botocore")
 SAID_LENGTH_MAX: Final = 500
 """Maximum characters of AWS's message in an error."""
 
-_FORMATS: Final = {"AVRO": "AVRO", "JSON": "JSON"}
-"""Glue's data formats by the kinds of `SchemaUse`."""
 _COMPATIBILITY: Final = {
     "BACKWARD_TRANSITIVE": "BACKWARD_ALL",
     "FORWARD_TRANSITIVE": "FORWARD_ALL",
@@ -136,7 +134,7 @@ class GlueRegistry:
         return True
 
     def check(self) -> None:
-        """Ask for the registry, which shows if it exists and if the credentials are right."""
+        """Ask Glue for the registry. The answer shows if the registry exists and if the credentials are right."""
         try:
             self._ask("get_registry", "", RegistryId={"RegistryName": self._name})
         except _MissingError:
@@ -172,7 +170,7 @@ class GlueRegistry:
                 use.subject,
                 **place,
                 SchemaName=use.subject,
-                DataFormat=_FORMATS[use.kind],
+                DataFormat=use.kind,
                 Compatibility=_COMPATIBILITY.get(wanted, wanted),
                 **text,
             )

@@ -50,9 +50,9 @@ class KeyConfig(Section):
 
     forms: dict[TablePattern, KeyFormConfig] = Field(
         default_factory=dict,
-        description="<schema>.<table> (a pattern like those of postgres.tables) to the form of the keys of its "
-        "records. A table is matched by one pattern at most. Tables without a key are not affected. cdcd mirror and "
-        "cdcd verify leave these tables out.",
+        description="Form of the keys of records, by table: a pattern <schema>.<table> like those of "
+        "postgres.tables, and the form. At most one pattern may match a table. Tables without a key are not affected. "
+        "cdcd mirror and cdcd verify leave tables with a form out.",
     )
 
     @model_validator(mode="after")

@@ -138,7 +138,7 @@ def recalled(text: str) -> Partitions:
 
 
 def gone(before: Partitions, now: Partitions) -> list[int]:
-    """Return the partitions that their tables have no more, if these are still published as a whole."""
+    """Return the oids of partitions that left their table, if the table is still published as a whole."""
     return [
         oid
         for oid, leaf in before.leaves.items()

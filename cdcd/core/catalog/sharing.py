@@ -43,7 +43,7 @@ class SharedTopic:
         return any(each.matches(schema, name) for each in self.tables)
 
     def has_named(self, table: str) -> bool:
-        """As `has`, for `schema.table` without quotes."""
+        """Return True if the records of `schema.table`, written without quotes, go to the topic."""
         return any(each.matches_name(table) for each in self.tables)
 
     def identifier(self, alone: str) -> str:
@@ -65,5 +65,5 @@ def whole_topic(name: str) -> str:
 
 
 def is_share(name: str) -> bool:
-    """Return True if the name is that of a share of a topic."""
+    """Return True if `name` names a table's share of a topic, and not a whole topic."""
     return _SIGN in name

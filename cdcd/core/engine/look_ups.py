@@ -120,7 +120,7 @@ class LookUps:
     # The table.
 
     def _found_none(self, task: TableTask, answer: Looked) -> None:
-        """The task's table is not one that can be read: it is partitioned, it is gone, or there is a problem."""
+        """End or replace a task whose table cannot be read: the table is partitioned or gone, or there is a problem."""
         if answer.leaves:
             self._expand(task, answer.leaves)
         elif task.oid and task.request in OWN_REQUESTS and not task.askers and not answer.problem:

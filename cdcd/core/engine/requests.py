@@ -187,14 +187,14 @@ class Requests:
         return bool(self._pending)
 
     def listed(self) -> None:
-        """The published tables were listed: try the tables that wait for this."""
+        """Try the waiting tables again, because the published tables were listed."""
         pending, self._pending = self._pending, []
         for each in pending:
             each.lists += 1
             self._take_named(each)
 
     def _take_named(self, asked: _Pending) -> None:
-        """Carry out a request for tables by name. What is refused is tried again, or reported at last."""
+        """Carry out a request for tables by name. Refused tables are tried again after the next list, then reported."""
         refused = self._tables[asked.action](asked.tables)
         followed = [name for name in asked.tables if name not in refused]
         if followed:

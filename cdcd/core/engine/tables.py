@@ -268,7 +268,7 @@ class PublishedTables:
         return found
 
     def _note_members(self, answer: Published) -> None:
-        """What was changed while a table was not in the publication is in no topic, however short the time was.
+        """Find tables that left the publication and came back. Changes in between are in no topic.
 
         A new entry has a higher number than all entries before. So the checkpoint needs only the highest one to tell
         what happened before the session's first list.
@@ -342,7 +342,7 @@ class PublishedTables:
         self.settle(oid, self._seen.names[oid])
 
     def _add(self, added: Mapping[int, str], estimates: Mapping[int, int]) -> None:
-        """They have names that no table had: they are new in the publication, were renamed, or are back in it."""
+        """Add tables under names that no table had. They are new in the publication, renamed, or back in it."""
         back = [oid for oid in added if oid in self._seen.gone]
         for oid, name in added.items():
             for owners in (self._seen, self._delivered):

@@ -76,12 +76,14 @@ class DeadLetters:
             plain = replace(settings, key_format="json", value_format="json", transaction_topic=None)
             self._in_json = json_format(plain, tables, current, observe)
         self._refused: dict[int, frozenset[SchemaUse]] = {}
-        """The schemas of each table whose schemas the registry refuses, by oid."""
+        """By oid of a table: schemas that the registry refuses."""
         self._reasons: dict[int, bytes] = {}
 
     def refuse(self, oid: int, reason: str) -> bool:
-        """Note that the registry refuses a schema of the table, as it is described now. False: the settings send no
-        such records to the dead letters.
+        """Send the table's records to the dead letters until it is described again: the registry refuses a schema.
+
+        Returns:
+            False if `kafka.dead_letters` does not name `schemas`. The caller then decides what happens to the table.
         """
         if self._in_json is None:
             return False
@@ -95,7 +97,7 @@ class DeadLetters:
         return True
 
     def describe(self, table: TableFragments) -> None:
-        """Take the new description of a table, for which the registry is asked again."""
+        """Forget the refusals of a table that is described again. The caller then asks the registry again."""
         self._refused.pop(table.relation.oid, None)
         if self._in_json is not None:
             self._in_json.describe(table)

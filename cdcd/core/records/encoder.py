@@ -460,8 +460,10 @@ class Encoder(Protocol):
         """
 
     def send_to_dead_letters(self, relation_oid: int, reason: str) -> bool:
-        """The registry refuses a schema of a defined relation: its records go to the dead letters until it is described
-        again. False: the settings send no such record there.
+        """Send a relation's records to the dead letters until it is defined again: the registry refuses a schema.
+
+        Returns:
+            False if `kafka.dead_letters` does not name `schemas`. The caller then decides what happens to the table.
         """
 
     def forget(self, relation_oid: int) -> None:

@@ -249,7 +249,7 @@ class Progress:
         return self if current is None or current.began else self._update(task, began=unix_s)
 
     def end_gone(self, task: TableTask) -> Self:
-        """The task's table was dropped or is not published any more, so there is nothing left to read."""
+        """Return the progress without the task, whose table was dropped or is not published any more."""
         current = self.find(task)
         if current is None:
             return self

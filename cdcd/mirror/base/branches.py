@@ -47,7 +47,7 @@ def committing(spark: SparkSession, name: str, carried: Carried, has: Mapping[st
         has: properties of the table.
 
     Raises:
-        Errors of Spark: another commit came first, and the table is as it was.
+        Errors of Spark: another commit came first. The table is then unchanged.
     """
     pin, branch = carried.pin, f"{BRANCH}{carried.fold}"
     if pin == NO_VERSION:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from cdcd.core.errors import SinkError
 from cdcd.mirror.base.columns import digest
 from cdcd.mirror.base.formats import BaseFormat, Version, form_property, properties, set_properties
-from cdcd.mirror.base.part import OvertakenError, Place
+from cdcd.mirror.base.part import Forms, LogReader, OvertakenError, Place
 from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.plan import steps_of
 from cdcd.mirror.base.position import NO_VERSION, Carried, Position, is_of
@@ -59,7 +59,7 @@ class Folded:
 
 
 def attempted(place: Place, attempt: Callable[[], Folded | None]) -> Folded:
-    """Return what the first attempt gives that is not None. OvertakenError: all of them are None."""
+    """Repeat `attempt` until it returns a result. OvertakenError: `ATTEMPTS` attempts returned None."""
     for number in range(1, ATTEMPTS + 1):
         done = attempt()
         if done is not None:
@@ -96,7 +96,7 @@ class Committing:
         changes: Callable[[], Iterable[str]],
         rows: str = "",
     ) -> bool:
-        """Give the table the columns of the last form. False: this took a commit, so the table must be read again.
+        """Give the table the columns of the last form. Return False if this took a commit: read the table again then.
 
         Args:
             topic: the property that names the topic.
@@ -155,7 +155,7 @@ class Committing:
         return False
 
     def carried(self, pin: str, position: Position, form: str) -> Carried:
-        """What the commit of the fold says of itself."""
+        """Return the facts that the commit of the fold carries."""
         bound = self._bound
         return Carried(uuid4().hex, bound, position.lsn, pin, form, bound, ends=dict(self._place.ends))
 
@@ -178,7 +178,7 @@ class Committing:
     def settled(
         self, pin: str, position: Position, carried: Carried, *, changes: int, keys: int
     ) -> Folded | None:
-        """Return what the statement did, by the commits that the table has now. None: it was overtaken.
+        """Return the result of the statement, by the commits that the table has now. None: another commit overtook it.
 
         Args:
             position: of the table before the statement.
@@ -200,3 +200,18 @@ class Committing:
             return None
         version = after.pin if reached.lsn == self._bound else NO_VERSION
         return Folded(self._bound, changes, keys, version=version)
+
+
+class Folding:
+    """One fold of one table: the log, the table, and the bound that each attempt has."""
+
+    def __init__(
+        self, spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, bound: int
+    ) -> None:
+        self._spark = spark
+        self._format = format_
+        self._place = place
+        self._forms = forms
+        self._bound = bound
+        self._log = LogReader(spark, place, forms, bound)
+        self._table = Committing(spark, format_, place, bound)

@@ -13,9 +13,9 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import alterations, created, digest, present
-from cdcd.mirror.base.commit import Committing, Folded, attempted
+from cdcd.mirror.base.commit import Folded, Folding, attempted
 from cdcd.mirror.base.formats import BaseFormat, OtherMakerError, check_made, form_property
-from cdcd.mirror.base.part import Forms, LogReader, Part, Place
+from cdcd.mirror.base.part import Forms, Part, Place
 from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.plan import plan_of
 from cdcd.mirror.base.position import NO_VERSION, Position
@@ -54,19 +54,8 @@ def fold(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, b
         raise IncompatibleSchemaError(place.table, error.what, begin_again(place.table)) from error
 
 
-class _Folding:
+class _Folding(Folding):
     """One fold of one table."""
-
-    def __init__(
-        self, spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, bound: int
-    ) -> None:
-        self._spark = spark
-        self._format = format_
-        self._place = place
-        self._forms = forms
-        self._bound = bound
-        self._log = LogReader(spark, place, forms, bound)
-        self._table = Committing(spark, format_, place, bound)
 
     def attempt(self) -> Folded | None:
         """Fold once. None: another commit came in between, or the table needs one more statement."""

@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from cdcd.core.errors import SinkError, SourceError
 from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import alterations, definition, digest, present
-from cdcd.mirror.base.commit import Committing, Folded, attempted
+from cdcd.mirror.base.commit import Folded, Folding, attempted
 from cdcd.mirror.base.formats import (
     MADE_BY,
     STATES,
@@ -29,7 +29,7 @@ from cdcd.mirror.base.formats import (
     check_made,
     form_property,
 )
-from cdcd.mirror.base.part import Forms, LogReader, Part, Place, last_truncate
+from cdcd.mirror.base.part import Forms, Part, Place, last_truncate
 from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.plan import check_relation, exists, form_of_rows, steps_of
 from cdcd.mirror.base.position import Position
@@ -115,19 +115,13 @@ class _Found:
     begins_anew: bool
 
 
-class _Folding:
-    """One fold of one table. `missing`: as in `StatesFolded`."""
+class _Folding(Folding):
+    """One fold of one table of states. `missing`: as in `StatesFolded`."""
 
     def __init__(
         self, spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, bound: int
     ) -> None:
-        self._spark = spark
-        self._format = format_
-        self._place = place
-        self._forms = forms
-        self._bound = bound
-        self._log = LogReader(spark, place, forms, bound)
-        self._table = Committing(spark, format_, place, bound)
+        super().__init__(spark, format_, place, forms, bound)
         self.missing: tuple[int, int] | None = None
 
     def attempt(self) -> Folded | None:

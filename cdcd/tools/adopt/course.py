@@ -101,13 +101,13 @@ class TopicCourse:
             UnnamedError: cdcd does not name topics so.
             UndecidedError: the database's tables decide, and it was not asked.
         """
-        if self.template is not None and max(map(len, self.tables_of().values()), default=1) == 1:
+        shared = self.shared
+        if self.template is not None and not shared:
             return self._by_template(self.template)
         if self.tables is None:
             raise UndecidedError(
                 "The topics depend on the names of the tables, and the database was not asked."
             )
-        shared = {topic: tables for topic, tables in self.tables_of().items() if len(tables) > 1}
         merged = {each for tables in shared.values() for each in tables}
         changed = {
             table: topic
@@ -141,10 +141,14 @@ class TopicCourse:
         return found
 
     @property
+    def shared(self) -> Mapping[str, list[Table]]:
+        """The topics in which the records of several known tables end, with these tables."""
+        return {topic: tables for topic, tables in self.tables_of().items() if len(tables) > 1}
+
+    @property
     def is_of_today(self) -> bool:
         """Whether the keys name the tables of today, so that a later one has another topic."""
-        is_shared = max(map(len, self.tables_of().values()), default=1) > 1
-        return is_shared or (self.template is None and self.rules is None)
+        return bool(self.shared) or (self.template is None and self.rules is None)
 
     def _by_template(self, template: str) -> Mapping[str, object]:
         if template == routing.DEFAULT:

@@ -188,7 +188,7 @@ def _unscaled(value: Any, form: str) -> str | None:
 def _moment(value: int, kind: str) -> str | None:
     """Text of a date or time, as PostgreSQL writes it. None: `value` is neither.
 
-    Also None for timestamps beyond Python's calendar, because the number of an infinite one is that of a real one.
+    A timestamp beyond Python's calendar gives None too, because a real timestamp has the same number as infinity.
     """
     if kind in {"date", "date_connect"}:
         infinite = _INFINITE_DATES.get(value)

@@ -42,7 +42,7 @@ ROW_AT: Final = 2
 """Index of the first column's fragment."""
 
 TEXT_KEYS: Final = "text"
-"""Format of keys in which a bare key is the text of its value. All other keys are JSON."""
+"""Value of `format.key`: a bare key is the text of its value, without quotes, and any other key is JSON."""
 
 _NULL: Final = b"null"
 _QUOTE: Final = b'"'

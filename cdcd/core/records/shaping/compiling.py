@@ -54,20 +54,21 @@ def compile_expression(
     Raises:
         ExpressionError: the expression uses an unknown column, or an operation that its types do not allow.
     """
-    node = _compile(expression, columns)
+    node = typed_expression(expression, columns)
     if node.kind != wanted:
         raise ExpressionError(f"the expression has the type {node.kind}, and must have {wanted}")
     return node
 
 
 def typed_expression(expression: CelExpression, columns: Mapping[str, tuple[int, str]]) -> Node:
-    """Return the compiled expression, whose `kind` is its type. The arguments and errors are those of
-    `compile_expression`.
+    """Return the compiled expression. Its `kind` is the type of its value.
+
+    Args:
+        columns: the index in `Values` and the type of each column, by its name.
+
+    Raises:
+        ExpressionError: the expression uses an unknown column, or an operation that its types do not allow.
     """
-    return _compile(expression, columns)
-
-
-def _compile(expression: CelExpression, columns: Mapping[str, tuple[int, str]]) -> Node:
     if isinstance(expression, CelLiteral):
         return Constant(_kind_of(expression.value), expression.value)
     if isinstance(expression, CelColumn):
@@ -76,10 +77,10 @@ def _compile(expression: CelExpression, columns: Mapping[str, tuple[int, str]]) 
         place, kind = columns[expression.name]
         return Cell(kind, place)
     if isinstance(expression, CelList):
-        return Items([_compile(item, columns) for item in expression.items])
+        return Items([typed_expression(item, columns) for item in expression.items])
     if expression.name == "timestamp":
         return _timestamp(expression)
-    arguments = [_compile(argument, columns) for argument in expression.arguments]
+    arguments = [typed_expression(argument, columns) for argument in expression.arguments]
     return _call(expression.name, arguments)
 
 

@@ -57,14 +57,14 @@ def test_thousands_of_wide_tables_take_little_and_are_read_back():
 
 
 def test_tables_whose_columns_were_altered_one_by_one_are_written_without_stamps():
-    # GIVEN tables of somebody who altered each column in a transaction of its own, and a usual table
+    # GIVEN tables in which each column was altered in a transaction of its own, and one table of three columns
     rules = {"a": {oid: {1} for oid in range(200)}}
     found: States = {
         oid: [TableState(1, 1600, {number: 5000 + oid * 1600 + number * 7 for number in range(1, 1601)})]
         for oid in range(1, 200)
     }
     found[0] = [TableState(1, 3, {1: 700, 3: 701})]
-    # THEN the text stays small, and the usual table keeps what is known about it
+    # THEN the text stays small, and the table of three columns keeps its stamps
     text = write_bindings(rules, found)
     assert len(text) < 400_000
     bound, read = read_bindings(text)
