@@ -34,7 +34,8 @@ CLOSE_S: Final = 5.0
 """Seconds that a process which ends waits until the last spans, metrics and lines are sent."""
 
 ANSWER_S: Final = 1.0
-"""Seconds that a process which ends waits for the answer to a running request after `CLOSE_S`."""
+"""Seconds that a process which ends waits for the answer to a running request after `CLOSE_S`. The threads of a request
+without an answer end when it has timed out, or with the process."""
 
 REPORT_S: Final = 60.0
 """Seconds between two events about a signal that cannot be sent."""
@@ -178,7 +179,7 @@ class Otlp:
 
         def end() -> None:
             if self._metrics is not None:
-                self._metrics.join(CLOSE_S)
+                self._metrics.join()
             for each in self._closing:
                 each()
 

@@ -137,8 +137,10 @@ def test_a_collector_that_is_away_delays_nothing_and_is_reported(receiver: OtlpR
     otlp.close()
     assert time.monotonic() - began < 5000 * 0.005 + module.CLOSE_S + module.ANSWER_S + 10
     # A thread that goes on would retry, and draw its pauses from the random numbers of the process.
-    running = {thread.name for thread in threading.enumerate()}
-    assert not {name for name in running if name.startswith(("Otel", "otlp"))}
+    for thread in threading.enumerate():
+        if thread.name.startswith(("Otel", "otlp")):
+            thread.join(20)
+            assert not thread.is_alive(), thread.name
     told = [fact for fact in facts if isinstance(fact, OtlpFailed)]
     assert {fact.signal for fact in told} <= {"traces", "metrics"}
     assert len(told) == len({fact.signal for fact in told})
