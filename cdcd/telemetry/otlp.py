@@ -14,12 +14,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
 from cdcd import __version__
+from cdcd.adapters.credentials.requests import AbandonedError, Limit
 from cdcd.config.sections.process import OtlpConfig
 from cdcd.core.engine.context import Traced
 from cdcd.core.facts import Observer
@@ -36,6 +38,10 @@ CLOSE_S: Final = 5.0
 ANSWER_S: Final = 1.0
 """Seconds that a process which ends waits for the answer to a running request after `CLOSE_S`. The threads of a request
 without an answer end when it has timed out, or with the process."""
+
+EXPORT_S: Final = 60.0
+"""Seconds after which a request, with its repetitions, counts as failed. The SDK's own timeout (by default 10 s) limits
+the connection and each read of the answer only."""
 
 REPORT_S: Final = 60.0
 """Seconds between two events about a signal that cannot be sent."""
@@ -64,6 +70,7 @@ class _Reported:
     def __init__(self, exporter: Any, failed: Callable[[str], None]) -> None:
         self._exporter = exporter
         self._failed = failed
+        self._limit = Limit(EXPORT_S)
         self._is_shut_down = False
 
     def __getattr__(self, name: str) -> Any:
@@ -71,7 +78,10 @@ class _Reported:
 
     def export(self, *given: Any, **named: Any) -> Any:
         try:
-            result = self._exporter.export(*given, **named)
+            result = self._limit.run(lambda: self._exporter.export(*given, **named))
+        except AbandonedError as error:
+            self._failed(str(error))
+            raise
         except Exception as error:
             self._failed(type(error).__name__)
             raise
@@ -219,7 +229,8 @@ class Otlp:
     def _send_metrics(self, exporter: Any, bridge: "MetricsBridge") -> None:
         while True:
             ended = self._ended.wait(self._interval_s)
-            exporter.export(bridge.read())
+            with suppress(Exception):  # The exporter has reported it, and the next interval tries again.
+                exporter.export(bridge.read())
             if ended:
                 return
 

@@ -4,6 +4,7 @@ import http.server
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +20,7 @@ from cdcd.core.errors import CdcdError, TransientError
 from cdcd.telemetry.http_client import ANSWER_BYTES_MAX, fetch, status_of
 from cdcd.tools.adopt.connect_api import Connector
 from tests.attacks.checkpoints import cases
+from tests.dripping import dripping
 
 LOGIN = "hV7kQz93mPwT"
 
@@ -71,11 +73,11 @@ def connect_api(url: str) -> None:
     Connector(f"{url.replace('://', f'://admin:{LOGIN}@')}/connectors/shop").options()
 
 
-def registry(url: str) -> None:
+def registry(url: str, timeout_s: float = 10) -> None:
     Registry(
         parse_config(
             f"name: shop\npostgres: {{dsn: host=db}}\nkafka: {{bootstrap_servers: 'b:1'}}\nformat: {{value: avro}}\n"
-            f"registry: {{url: '{url}', token: {LOGIN}}}",
+            f"registry: {{url: '{url}', token: {LOGIN}, timeout_s: {timeout_s}}}",
             {},
         )
     ).subjects()
@@ -104,11 +106,11 @@ DEEP = {"lists": b"[" * 200_000, "whole": b"[" * 9_000 + b"]" * 9_000, "objects"
 """Answers in which Python's reader of JSON recurses until RecursionError."""
 
 
-def oauth(url: str) -> None:
+def oauth(url: str, timeout_s: float = 10) -> None:
     login = RegistryOAuthConfig.model_validate(
         {"token_url": url, "client_id": "cdcd", "client_secret": LOGIN}
     )
-    ClientCredentials(opener(), 10).token(login)
+    ClientCredentials(opener(), timeout_s).token(login)
 
 
 @pytest.mark.parametrize("status", [200, 422])
@@ -119,6 +121,31 @@ def oauth(url: str) -> None:
 def test_an_answer_of_deep_json_is_refused_as_what_it_is(answer: bytes, ask, status: int):
     with serving(status=status, body=answer) as server, pytest.raises(CdcdError):
         ask(server.url)
+
+
+DRIPS = {
+    "head": b"HTTP/1.1 200 OK\r\nX-Long: ",
+    "body": b'HTTP/1.1 200 OK\r\nContent-Length: 65000\r\n\r\n{"a": "',
+    "chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfff0\r\n",
+    "refusal": b"HTTP/1.1 422 No\r\nContent-Length: 65000\r\n\r\n",
+}
+
+
+def status(url: str, _timeout_s: float) -> None:
+    config = parse_config("name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'b:1'}", {})
+    assert status_of(config, url) is None
+    raise TransientError("no status", hint="")
+
+
+@pytest.mark.parametrize("ask", [registry, oauth, status])
+@pytest.mark.parametrize(
+    "begin", cases(DRIPS, "a table, a start or a command that waits for hours", failed=set(DRIPS))
+)
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up_after_the_timeout(begin: bytes, ask):
+    before = time.monotonic()
+    with dripping(begin) as url, pytest.raises(CdcdError):
+        ask(url, 1)
+    assert time.monotonic() - before < 10
 
 
 @pytest.mark.attack(gains="a traceback of `cdcd status`, or all memory of the machine", before="failed")

@@ -20,12 +20,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from cdcd.adapters.credentials.command import SAID_LENGTH_MAX, Command, output_of, without_secrets
+from cdcd.adapters.credentials.requests import AbandonedError, Limit
 from cdcd.config.models import Config
 from cdcd.config.sections.kafka import OAuthConfig
 from cdcd.core import bounded_json
@@ -123,22 +123,14 @@ class Tokens:
 def bounded(provider: Provider, what: str, timeout_s: float) -> Provider:
     """Return the provider with a timeout, for libraries without timeouts.
 
-    A call that takes too long is abandoned in its thread, and its token is not used.
+    The token of a call that takes too long is not used.
     """
+    limit = Limit(timeout_s)
 
     def fetch() -> Token:
-        answer: Future[Token] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(provider())
-            except BaseException as error:  # noqa: BLE001  raised in the thread that waits
-                answer.set_exception(error)
-
-        threading.Thread(target=run, name="token", daemon=True).start()
         try:
-            return answer.result(timeout_s)
-        except TimeoutError:
+            return limit.run(provider)
+        except AbandonedError:
             raise TransientError(
                 f"{what} gave no token within {timeout_s:g} s",
                 hint="Check that this machine can reach the service that issues tokens (metadata service, STS, Entra "

@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from cdcd.adapters.credentials.command import without_secrets
+from cdcd.adapters.credentials.requests import AbandonedError, Limit
 from cdcd.config.models import Config
 from cdcd.config.sections.registry import DEFAULT_REGISTRY
 from cdcd.core.errors import ConfigError, RegistryUnavailableError, SinkError
@@ -82,6 +83,8 @@ class GlueRegistry:
         self.url = settings.address
         self._settings = settings
         self._name = settings.glue.name
+        # botocore's own timeouts limit the connection and each read, one after the other.
+        self._limit = Limit(2 * settings.timeout_s)
         self._errors = library("botocore.exceptions", *_NEED)
         session, configs = library("botocore.session", *_NEED), library("botocore.config", *_NEED)
         limits = configs.Config(
@@ -180,7 +183,9 @@ class GlueRegistry:
 
     def _ask(self, operation: str, subject: str, **arguments: Any) -> Any:
         try:
-            return getattr(self._client, operation)(**arguments)
+            return self._limit.run(lambda: getattr(self._client, operation)(**arguments))
+        except AbandonedError as error:
+            raise self._away(str(error)) from None
         except self._errors.ClientError as error:
             raise self._refusal(error, operation, subject) from None
         except self._errors.ParamValidationError as error:

@@ -17,6 +17,7 @@ from cdcd.telemetry import otlp as module
 from cdcd.telemetry.logs import configure_logging
 from cdcd.telemetry.otlp import Otlp, require_library
 from cdcd.telemetry.state import Telemetry
+from tests.dripping import dripping
 from tests.otlp_receiver import OtlpReceiver, attributes
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is in requirements-dev.lock")
@@ -147,6 +148,21 @@ def test_a_collector_that_is_away_delays_nothing_and_is_reported(receiver: OtlpR
     if away == "refused":
         assert telemetry.otlp_failures["traces"] >= 1
         assert "otlp.endpoint" in told[0].hint
+
+
+def test_a_collector_that_never_ends_its_answer_counts_as_failed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "EXPORT_S", 0.3)
+    facts: list[Fact] = []
+    telemetry = Telemetry("shop")
+    with dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 65000\r\n\r\n") as endpoint:
+        otlp = begun(endpoint, telemetry, facts, traces=False, logs=False)
+        deadline = time.monotonic() + 30
+        while telemetry.otlp_failures.get("metrics", 0) < 2 and time.monotonic() < deadline:
+            threading.Event().wait(0.05)
+        otlp.close()
+        # The thread of metrics went on after the first failure, and tried once more at the end.
+        assert telemetry.otlp_failures["metrics"] >= 3
+    assert [fact.reason for fact in facts if isinstance(fact, OtlpFailed)] == ["no answer within 0.3 s"]
 
 
 def test_without_the_extra_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
