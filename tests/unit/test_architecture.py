@@ -230,7 +230,7 @@ def offsets(tree: ast.AST) -> list[str]:
         f"line {node.lineno}"
         for node in ast.walk(tree)
         if isinstance(node, ast.Subscript)
-        and ast.unparse(node.value).split(".")[-1] == "frame"
+        and "frame" in (getattr(node.value, "id", None), getattr(node.value, "attr", None))
         and any(isinstance(part, ast.Constant) for part in ast.walk(node.slice))
     ]
 

@@ -52,7 +52,7 @@ MIB = 1 << 20
 FEW = ARRAY_BYTES_MAX // 8
 """Number of elements of an array that is just large enough."""
 
-MANY = 60_000
+MANY = 40_000
 """Number of elements for which a value for each of them would need more memory than the rule allows."""
 
 TEXTS, BOOLS, FLOATS, NUMERICS, BYTEAS, STAMPS = 1009, 1000, 1022, 1231, 1001, 1185
