@@ -1,6 +1,6 @@
 """The durable log of the configuration, and a logged session in place of the replication stream.
 
-`transactions/logged.py` has the rules of a logged session. The log's contents were confirmed when they were written, so
+`engine/logged.py` has the rules of a logged session. The log's contents were confirmed when they were written, so
 status updates are not sent.
 """
 

@@ -5,7 +5,7 @@
  lock, survey, stop, Kafka's return ─▶ the end of the session
 ```
 
-This module decides nothing. `transactions/logged.py` decides if a log may begin or continue, and which position may
+This module decides nothing. `engine/logged.py` decides if a log may begin or continue, and which position may
 be confirmed to PostgreSQL; `engine/spooling.py` decides when. The session ends when Kafka answers again, and the
 next session delivers the log.
 """

@@ -99,7 +99,7 @@ class Settings:
     skipped: tuple[str, ...] = ()
     """Operations without records."""
     heartbeat_s: float = 0.0
-    """Interval of heartbeats, and of the query on the source; 0: there are none (`core/engine/heartbeat.py`)."""
+    """Interval of heartbeats, and of the query on the source; 0: there are none (`core/engine/timed_records.py`)."""
     watermark_s: float = 0.0
     """Interval of watermarks in the topics of tables; 0: there are none (`watermarks.py`)."""
     filters: bool = False

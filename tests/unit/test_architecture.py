@@ -464,6 +464,26 @@ def test_every_file_that_a_document_names_is_there(document: str):
     assert {name for name in names if not is_there(name)} == set()
 
 
+def modules_named(text: str) -> set[str]:
+    """Files of Python between backticks."""
+    return set(re.findall(r"`([a-z_0-9/]+\.py)`", text))
+
+
+def is_module(name: str) -> bool:
+    """Whether a path ends at a module, from any folder of `cdcd` or from the root."""
+    return any(f"/{path.relative_to(ROOT)}".endswith(f"/{name}") for path in MODULES.values()) or is_there(
+        name
+    )
+
+
+def test_every_module_that_a_docstring_names_is_there():
+    foreign = {"pyspark/java_gateway.py"}
+    assert only_bad({
+        module: sorted(name for name in modules_named(code) - foreign if not is_module(name))
+        for module, code in CODE.items()
+    }) == {}  # fmt: skip
+
+
 def test_a_name_that_leads_nowhere_is_found():
     text = "`cdcd/core/engine/engine.py`, `engine/batches.py`, `deploy/{sql,nothing}`, `intake.py`, `tests/<kind>/`"
     assert {name for name in named(text) if not is_there(name)} == {
@@ -471,6 +491,10 @@ def test_a_name_that_leads_nowhere_is_found():
         "deploy/nothing",
         "intake.py",
     }
+    assert [
+        name for name in ("core/retry.py", "engine/logged.py", "tests/conftest.py") if not is_module(name)
+    ] == []
+    assert not any(map(is_module, modules_named("as in `transactions/logged.py` and `ogged.py`")))
 
 
 def test_the_code_map_has_every_package_and_says_which_are_pure():

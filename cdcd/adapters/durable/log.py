@@ -2,7 +2,7 @@
 
 The rule: everything before a returned `sync` is on disk, whatever happens next. The checksum of each block
 continues the checksum of the block before it, so a torn or altered block is detected and ends the readable part of
-its logged session (`transactions/logged.py` decides if that matters).
+its logged session (`engine/logged.py` decides if that matters).
 
 A logged session is a sequence of segments with consecutive numbers. The kind in the head shows how a segment
 begins: `s` with a logged session, whose first block names the owner of the log; `c` between two transactions; `m`

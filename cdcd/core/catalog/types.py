@@ -1,6 +1,6 @@
 """The table of types: PostgreSQL's name of a type, the reader of its binary form, and its logical type.
 
-A new type is a row in this table. Every format has one converter for each logical type (`formats/`), for text and
+A new type is a row in this table. Every format has one converter for each logical type (`records/`), for text and
 binary form, stream and COPY alike; a row with a logical type that the formats support needs nothing else.
 
 | logical type | values |

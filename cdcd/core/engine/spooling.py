@@ -1,4 +1,4 @@
-"""A session that reads from PostgreSQL into the durable log while Kafka is away (`transactions/logged.py`).
+"""A session that reads from PostgreSQL into the durable log while Kafka is away (`engine/logged.py`).
 
 The rule: PostgreSQL is told only positions that `synced` has reported, which are on disk. Nothing here waits, reads
 a clock or does I/O: the daemon and the simulator receive, write and sync, and report it here.

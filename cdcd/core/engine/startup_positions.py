@@ -56,7 +56,7 @@ class Positions:
     created.
 
     Changes in a durable log count as not confirmed, because they are delivered from there
-    (`transactions/logged.py`). A log that does not match is refused even if a gap is accepted.
+    (`engine/logged.py`). A log that does not match is refused even if a gap is accepted.
 
     Args:
         pipeline, slot_name: names that the log must have.

@@ -213,7 +213,7 @@ class Session:
 
     async def run(self) -> None:
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await self.pipeline.run(self.stop)
         finally:
             self.thread.shutdown()
@@ -348,7 +348,7 @@ class Converting(Engine):
 
 
 async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not look():  # noqa: ASYNC110  what is awaited is no event
             await asyncio.sleep(0.001)
 

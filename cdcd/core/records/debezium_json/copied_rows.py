@@ -1,7 +1,7 @@
 """Stage 6 for snapshots: makes records with op `r` from rows that COPY has read, in the same form as for changes.
 
 Only the `source` differs from the record of a change: `snapshot` has Debezium's word for it
-(`snapshot/markers.py`), `txId` is null, `lsn` is the WAL position up to which the row is valid, and `commit_lsn`
+(`records/markers.py`), `txId` is null, `lsn` is the WAL position up to which the row is valid, and `commit_lsn`
 with `event_serial_no` order the row between the changes that were streamed before it and after it.
 """
 
