@@ -310,7 +310,8 @@ _TABLE: Final = (
     Code(
         "snapshot.query",
         "PostgreSQL",
-        "Whether the queries of `snapshot.queries` return the columns of their tables, with their names and types.",
+        "Whether the queries of `snapshot.queries` return the columns of their tables and no others, with their names "
+        "and types, and neither write nor lock.",
         (2,),
     ),
     Code("snapshot.query_unmatched", "PostgreSQL", "A name in `snapshot.queries` does not belong to a published "

@@ -106,8 +106,23 @@ def test_tables_are_read_by_their_queries_and_changes_come_as_ever(
         ("SELECT * FROM {rows} AS r WHERE later(r.kind)", "later"),
         ("SELECT * FROM {rows} AS r) AS x; DROP TABLE public.t; --", "syntax|multiple commands"),
         ("DELETE FROM public.t RETURNING {rows}", "syntax|RETURNING"),
+        ("SELECT r.*, 1 AS extra FROM {rows} AS r", "returns extra, which is no published column"),
+        ("SELECT * FROM {rows} AS r FOR UPDATE", "25006|read-only"),
+        (
+            "SELECT r.* FROM {rows} AS r JOIN (SELECT id FROM public.p FOR SHARE) AS s USING (id)",
+            "25006|read-only",
+        ),
     ],
-    ids=["a column is missing", "another type", "no such function", "two commands", "no select"],
+    ids=[
+        "a column is missing",
+        "another type",
+        "no such function",
+        "two commands",
+        "no select",
+        "one column more",
+        "rows are locked",
+        "rows of another table are locked",
+    ],
 )
 def test_a_query_that_does_not_fit_its_table_is_foreseen_and_refused(
     database: Database, broker: KafkaBroker, unique: str, tmp_path: Path, *, query: str, said: str
@@ -123,3 +138,21 @@ def test_a_query_that_does_not_fit_its_table_is_foreseen_and_refused(
     assert "public.t cannot be read: the query in snapshot.queries" in ran.stdout + ran.stderr
     assert any(word in ran.stdout + ran.stderr for word in said.split("|"))
     assert database.execute("SELECT count(*) FROM t") == [(3000,)]
+
+
+def test_a_query_that_locks_rows_sets_its_table_aside_and_the_other_table_is_read(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a table whose query was not refused at the start
+    created(database, unique)
+    config = settings(unique, database, broker, {"public.t": "SELECT * FROM {rows} AS r FOR UPDATE"})
+    config["tables"]["on_error"] = "set_aside"
+    # WHEN both tables are read, THEN one is set aside by name, and the topic of the other one has its rows
+    process = daemon(config)
+    told = process.await_event("table.aside")
+    assert (told["table"], told["fault"]) == ("public.t", "snapshot")
+    assert "the query in snapshot.queries fails" in told["reason"]
+    assert "FOR UPDATE" in told["hint"]
+    process.await_event("snapshot.finished")
+    assert len(read_rows(broker, unique, f"{unique}.public.p")) == 200
+    assert process.stop() == 0

@@ -37,7 +37,7 @@ _SETTING: Final = "22023"
 """invalid_parameter_value, which PostgreSQL also reports for settings and options."""
 
 
-_IN_WORDS: Final = {"25006": "a function writes in a read-only transaction"}
+_IN_WORDS: Final = {"25006": "a query writes or locks rows in a read-only transaction"}
 """Descriptions of SQLSTATEs whose names say too little."""
 
 

@@ -279,11 +279,22 @@ def by_query(select: str, table: SourceTable, chosen: str) -> str:
     return f"SELECT {_columns(table)} FROM ({chosen.replace(ROWS, f'({select})')}\n) AS cdcd_rows"
 
 
+def without_rows(chosen: str) -> str:
+    """Return a query of `snapshot.queries` that the server plans and starts, but for which it reads no row."""
+    return f"SELECT * FROM ({chosen}\n) AS cdcd_checked LIMIT 0"
+
+
+def all_columns(table: SourceTable, chosen: str) -> str:
+    """Return a query that is only described, not run. Its columns are those that the table's query returns."""
+    return f"SELECT * FROM ({chosen.replace(ROWS, f'({description(table)})')}\n) AS cdcd_rows"
+
+
 def _has_key(query: KeyQuery, keys: Sequence[Sequence[str]], equalities: Mapping[str, Equality]) -> str:
     """Return a condition that is true for the rows with these keys."""
     how = [equalities.get(column, Equality()) for column in query.key_columns]
     if not keys:
-        return "false"
+        # The planner would leave out the other tables of a query if it knew that there are no rows.
+        return "(SELECT false)"
     if len(how) == 1 and how[0].operator == "=":
         # One index scan finds all of these rows.
         listed = ", ".join(how[0].right(value) for (value,) in keys)

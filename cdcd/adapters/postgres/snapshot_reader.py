@@ -250,19 +250,33 @@ class SnapshotReader:
             copy = snapshot_queries.copy_keys(query, keys, await self._compare(query), found.leaves, chosen)
         return await self._copy(query, copy, found, bytes_max)
 
-    async def misfit(self, table: SourceTable, chosen: str) -> str:
-        """Return why a query cannot read the table; "" if it can. The server neither plans nor runs the query.
+    async def _judge(self, table: SourceTable, chosen: str) -> str:
+        """Return why the table's query does not fit the table; "" if it fits. Raises what `read` raises."""
+        place = (table.name, table.columns)
+        if place not in self._judged:
+            self._judged[place] = await self._misfit(table, chosen)
+        return self._judged[place]
 
-        An error ends the transaction, if there is one.
-        """
+    async def _misfit(self, table: SourceTable, chosen: str) -> str:
+        """Compare the query's columns with the table's. The server neither plans nor runs the query."""
         plain = snapshot_queries.description(table)
         described = []
-        for select in (plain, snapshot_queries.by_query(plain, table, chosen)):
+        for select in (
+            plain,
+            snapshot_queries.by_query(plain, table, chosen),
+            snapshot_queries.all_columns(table, chosen),
+        ):
             outcome = await self._session.run_in_one_trip([], select.encode("utf-8", "surrogateescape"))
             if outcome.errors:
-                return f"the query in snapshot.queries fails: {outcome.errors[0].text_of_rows}"
+                answer, what = outcome.errors[0], f"reading {table.name}"
+                if self._session.is_lost or kind_of(answer) == AGAIN:
+                    raise as_transient(what, answer)
+                if kind_of(answer) == BUSY:
+                    await self._session.query(self._undo, what)
+                    raise TableBusyError(f"{table.name} is locked: {answer.text_of_rows}")
+                return f"the query in snapshot.queries fails: {answer.text_of_rows}"
             described.append(outcome.results[-1])
-        ours, theirs = described
+        ours, theirs, everything = described
         for place, column in enumerate(table.relation.columns):
             types = [(each.ftype(place), each.fmod(place)) for each in (ours, theirs)]
             if types[0] != types[1]:
@@ -275,13 +289,11 @@ class SnapshotReader:
                     f"the query in snapshot.queries gives {column.name} the type {given}, and the column has "
                     f"{wanted}"
                 )
+        names = [everything.fname(place) for place in range(everything.nfields)]
+        known = {ours.fname(place) for place in range(ours.nfields)}
+        if more := [(name or b"").decode(errors="replace") for name in names if name not in known]:
+            return f"the query in snapshot.queries returns {', '.join(more)}, which is no published column of the table"
         return ""
-
-    async def _judge(self, table: SourceTable, chosen: str) -> str:
-        place = (table.name, table.columns)
-        if place not in self._judged:
-            self._judged[place] = await self.misfit(table, chosen)
-        return self._judged[place]
 
     async def _lock_and_check(self, query: PageQuery | KeyQuery) -> Checked | Changed | Refused:
         """Begin the transaction, lock the table, and check that it is still the table of the plan.
@@ -388,9 +400,9 @@ class SnapshotReader:
             raise refused(f"{what}: ending it", answer, self._session.names)
         await self._session.query(self._undo, what)
         if step == "rows" and query.table.name in self._queries and kind_of(answer) not in (BUSY, AGAIN):
-            return Refused(
-                f"the query in snapshot.queries fails: {words_of_condition(step, answer)}", hint=CORRECT_QUERY
-            )
+            reads_rows = isinstance(query, PageQuery) or bool(query.keys)
+            words = words_of_condition(step, answer) if reads_rows else answer.text_of_rows
+            return Refused(f"the query in snapshot.queries fails: {words}", hint=CORRECT_QUERY)
         # PostgreSQL parses the whole command before its first step, so a syntax error in the condition shows up there.
         if has_request(query) and (step == "rows" or answer.sqlstate == _SYNTAX_ERROR):
             return Refused(f"the condition fails: {words_of_condition(step, answer)}", hint=_CORRECT)
@@ -448,7 +460,8 @@ _SAVEPOINT: Final = "SAVEPOINT chunk"
 _WATERMARK: Final = f"SELECT pg_logical_emit_message(true, {literal(WATERMARK)}, '')"
 _ALTERED: Final = "its columns were altered"
 CORRECT_QUERY: Final = (
-    "Correct the table's query in snapshot.queries: it returns all columns of the table, with their names and types, "
-    "and writes names of functions and of other tables with their schemas."
+    "Correct the table's query in snapshot.queries: it returns all columns of the table and no others, with their "
+    "names and types, writes names of functions and of other tables with their schemas, and neither changes nor locks "
+    "rows (FOR UPDATE)."
 )
 _CORRECT: Final = "Correct the condition of the request, and send the request again."

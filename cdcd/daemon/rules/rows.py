@@ -5,18 +5,21 @@ name, and then the topic has all rows. If rules of routes match no table, all ro
 
 `cdcd check` and every start of a session run them.
 
-It is made by `cdcd check` and at every start of a session. PostgreSQL parses each query, and compares the columns that
-it returns with those of the table. It neither plans nor runs the query, so nothing of a table's owner runs.
+A query of `snapshot.queries` is sent as the snapshot would send it, to the role that reads the table, but without rows
+(LIMIT 0). So the server finds columns that do not fit, missing rights, and a query that writes or locks.
 """
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
-from cdcd.adapters.postgres import catalog
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.quoting import identifier
-from cdcd.adapters.postgres.snapshot_reader import CORRECT_QUERY, SnapshotReader
+from cdcd.adapters.postgres.refusals import TableBusyError
+from cdcd.adapters.postgres.snapshot_queries import without_rows
+from cdcd.adapters.postgres.snapshot_reader import CORRECT_QUERY, LOCK_TIMEOUT_S, SnapshotReader
+from cdcd.adapters.postgres.tables import source_tables
 from cdcd.config.loading import Config
 from cdcd.config.sections.context import ContextConfig
 from cdcd.core.catalog.protection import Protections
@@ -28,11 +31,14 @@ from cdcd.core.records.shaping.filtering import check_filter, table_filters
 from cdcd.core.records.shaping.outbox import check_columns
 from cdcd.core.records.shaping.routed import check_routes, table_routes
 from cdcd.core.records.shaping.settings import Outbox, TableFilter, TableRoutes
-from cdcd.core.snapshot.reading import SourceTable
+from cdcd.core.snapshot.reading import Changed, KeyQuery, Refused, SourceTable
 from cdcd.daemon.readers import readers_of
 from cdcd.daemon.rules.tables import described_tables
 from cdcd.telemetry.findings import Finding, of_error
 from cdcd.telemetry.terminal_text import number
+
+_ANSWER_BYTES_MAX: Final = 1 << 20
+"""Bytes of an answer that has no rows."""
 
 R = TypeVar("R", TableFilter, TableRoutes)
 
@@ -222,10 +228,12 @@ class QueryFacts:
     Attributes:
         refused: errors of queries that cannot read their tables.
         unmatched: names that no published table has.
+        busy: tables that are locked or were altered meanwhile, so that their queries were not applied.
     """
 
     refused: tuple[ConfigError, ...]
     unmatched: tuple[str, ...]
+    busy: tuple[str, ...] = ()
 
 
 async def look_at_queries(config: Config, connection: Connection, published: Mapping[int, str]) -> QueryFacts:
@@ -235,32 +243,67 @@ async def look_at_queries(config: Config, connection: Connection, published: Map
         TransientError, SourceError: the server does not answer, or refuses a role.
     """
     queries, readers = config.snapshot.queries, readers_of(config)
-    oids = [oid for oid, name in published.items() if name in queries]
     refused: list[ConfigError] = []
-    for relation in await catalog.relations(connection, oids):
-        sql_name = f"{identifier(relation.namespace)}.{identifier(relation.name)}"
-        table = SourceTable(relation, "", (), sql_name)
-        access = readers.of(table.name)
+    busy: list[str] = []
+    for oid, name in published.items():
+        if name not in queries:
+            continue
+        access = readers.of(name)
         try:
             reader = await SnapshotReader.open(
                 access.dsn(),
                 application_name=f"{config.name} snapshot queries",
                 connect_timeout_s=config.postgres.connect_timeout_s,
+                queries={name: without_rows(queries[name])},
             )
         except CdcdError as error:
             raise access.explained(error) from error
         try:
-            problem = await reader.misfit(table, queries[table.name])
+            table = await _as_read(connection, config.postgres.publication, oid)
+            await reader.take_snapshot()
+            answer = await reader.read(KeyQuery(table, (), ()), _ANSWER_BYTES_MAX)
+        except TableBusyError:
+            busy.append(name)
+            continue
         finally:
             reader.close()
-        if problem:
-            refused.append(
-                ConfigError(
-                    f"{table.name} cannot be read: {problem}",
-                    hint=CORRECT_QUERY,
-                )
-            )
-    return QueryFacts(tuple(refused), tuple(sorted(queries.keys() - set(published.values()))))
+        if isinstance(answer, Changed):
+            busy.append(name)
+        # A missing right on the table itself is the finding of another check.
+        elif isinstance(answer, Refused) and answer.hint == CORRECT_QUERY:
+            refused.append(ConfigError(f"{name} cannot be read: {answer.reason}", hint=CORRECT_QUERY))
+    return QueryFacts(tuple(refused), tuple(sorted(queries.keys() - set(published.values()))), tuple(busy))
+
+
+async def _as_read(connection: Connection, publication: str, oid: int) -> SourceTable:
+    """Return the table with the columns that a snapshot reads.
+
+    The publication may not be there yet. cdcd creates one without column lists, which has no generated columns.
+
+    Raises:
+        TableBusyError: another session has locked the table, or it was dropped.
+    """
+    async with connection.transaction():
+        await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
+        found = await source_tables(connection, publication, [oid])
+    if found:
+        return found[0]
+    described = await described_tables(connection, [oid])
+    if not described.relations:
+        raise TableBusyError("the table was dropped")
+    (relation,), table = described.relations, described.descriptions[oid]
+    generated = {column.name for column in table.columns if column.generated}
+    numbered = zip(table.numbers, relation.columns, strict=True)
+    return SourceTable(
+        replace(relation, columns=tuple([each for each in relation.columns if each.name not in generated])),
+        "",
+        (),
+        f"{identifier(relation.namespace)}.{identifier(relation.name)}",
+        partitioned=table.is_partitioned,
+        columns=json.dumps(
+            [[place, each.name, each.type_oid, each.type_modifier] for place, each in numbered]
+        ),
+    )
 
 
 def check_queries(facts: QueryFacts, queries: int) -> Iterator[Finding]:
@@ -275,7 +318,15 @@ def check_queries(facts: QueryFacts, queries: int) -> Iterator[Finding]:
             f"snapshot.queries.{name} is the name of no published table, so the query is not used",
             "Correct the name, or remove the query: <schema>.<table> as PostgreSQL spells it.",
         )
-    if not facts.refused and not facts.unmatched:
+    for name in facts.busy:
+        yield Finding(
+            "warning",
+            "snapshot.query",
+            "snapshot.queries",
+            f"the query of {name} was not checked, because the table is locked or was altered meanwhile",
+            "Run cdcd check again when no other session alters the table.",
+        )
+    if not facts.refused and not facts.unmatched and not facts.busy:
         yield Finding(
             "ok", "snapshot.query", "snapshot.queries", f"{number(queries, 'table')} read by a query"
         )

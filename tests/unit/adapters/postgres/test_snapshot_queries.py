@@ -14,6 +14,7 @@ from cdcd.adapters.postgres.snapshot_queries import (
     items_per_page,
     lock,
     unwritable,
+    without_rows,
 )
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.snapshot.reading import KeyQuery, PageQuery, SourcePart, SourceTable
@@ -57,6 +58,9 @@ def test_the_query_of_a_table_makes_its_rows_of_those_of_the_chunk():
     both = "SELECT * FROM {rows} AS r WHERE r.id IN (SELECT id FROM {rows} AS s)"
     assert copy_pages(query, 180000, 8192, both).count(chunk) == 2
     keys = KeyQuery(table, ("id",), ())
+    assert (
+        without_rows("SELECT 1 -- the end") == "SELECT * FROM (SELECT 1 -- the end\n) AS cdcd_checked LIMIT 0"
+    )
     chosen = "SELECT * FROM {rows} AS r"
     by_key = copy_keys(keys, [["5"]], {}, None, chosen)
     assert 'FROM (SELECT * FROM (SELECT "id" FROM ONLY public.t WHERE "id" IN' in by_key
@@ -113,7 +117,7 @@ def test_copy_of_the_table_gives_the_rows_if_no_page_row_or_column_of_the_plan_i
 
 
 def test_no_key_is_no_row():
-    assert "WHERE false)" in copy_keys(KeyQuery(TABLE, ("id",), ()), [], {})
+    assert "WHERE (SELECT false))" in copy_keys(KeyQuery(TABLE, ("id",), ()), [], {})
 
 
 @pytest.mark.parametrize(("condition", "says"), [("a\0b", "NUL"), ("'\ud800'", "surrogate"), ("id = 1", "")])

@@ -90,6 +90,12 @@ def test_each_query_that_is_refused_or_not_used_is_a_finding():
     assert "snapshot.queries.public.gone" in unused.found
 
 
+def test_a_query_that_could_not_be_checked_is_a_warning():
+    (found,) = check_queries(QueryFacts((), (), ("public.t",)), 1)
+    assert (found.level, found.code) == ("warning", "snapshot.query")
+    assert found.found.startswith("the query of public.t was not checked")
+
+
 def test_queries_that_fit_are_counted():
     (found,) = check_queries(QueryFacts((), ()), 2)
     assert (found.level, found.found) == ("ok", "2 tables read by a query")
