@@ -64,7 +64,7 @@ class PublicationFollower:
     Args:
         catalog: of the publication.
         mode: `postgres.publication_changes`.
-        reader_of: the role that reads the rows of `schema.table`; "": cdcd's own role, None: no rows are read.
+        reader_of: the role that reads the rows of a table; "": cdcd's own role, None: no rows are read.
         connect: opens a connection of cdcd's role, which is used for one change.
     """
 
@@ -75,7 +75,7 @@ class PublicationFollower:
         mode: Mode,
         trust: OwnerTrust,
         *,
-        reader_of: Callable[[str], str | None],
+        reader_of: Callable[[PublishedTable], str | None],
         connect: Callable[[], Awaitable[Connection]],
         observe: Observer,
     ) -> None:
@@ -162,7 +162,7 @@ class PublicationFollower:
         """Those of the tables that can be published now. The others are told."""
         if not lacking:
             return []
-        readers = {table.oid: self._reader_of(table.qualified) for table in lacking}
+        readers = {table.oid: self._reader_of(table) for table in lacking}
         rights = await following.read_rights(connection, {oid: role or "" for oid, role in readers.items()})
         locked = await locked_tables(connection, [table.oid for table in lacking])
         role = connection.info.user

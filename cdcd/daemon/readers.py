@@ -31,7 +31,13 @@ def readers_of(config: Config) -> Readers:
     """Return the choice of the role that reads each table. ConfigError: a DSN cannot be read."""
     main = parse_dsn(*config.postgres.access())
     return Readers(
-        Access(None, main.get("user"), (), lambda: main),
+        Access(
+            None,
+            main.get("user"),
+            (),
+            lambda: main,
+            tuple(config.postgres.trusted_owners) if config.security.strict else None,
+        ),
         [_access(main, place, reader) for place, reader in enumerate(config.postgres.readers)],
     )
 

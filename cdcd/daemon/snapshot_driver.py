@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
+from cdcd.adapters.postgres.publication import PublishedTable
 from cdcd.adapters.postgres.readers import Access
 from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.adapters.postgres.snapshot_catalog import CatalogTimeouts, SnapshotCatalog
@@ -259,7 +260,7 @@ class SnapshotDriver:
             return Lost(error)
 
     async def _take_snapshot(self, question: TakeSnapshot) -> Answer:
-        access = self._readers.of(question.table.name)
+        access = self._readers.of(*question.table.place)
         try:
             reader = await self._open_reader(access)
         except FatalError as error:
@@ -301,7 +302,7 @@ class SnapshotDriver:
         if question.kept:
             return await self._read_kept(question)
         pool = self._at_the_slot if question.exported else self._idle
-        access = self._readers.of(question.query.table.name)
+        access = self._readers.of(*question.query.table.place)
         try:
             reader = await pool.take(access)
         except FatalError as error:
@@ -394,9 +395,9 @@ class SnapshotDriver:
 
     async def _examine(self, table: SourceTable, where: str) -> str:
         """Return why the condition cannot be used; empty if it can. The role that reads the table examines it."""
-        access = self._readers.of(table.name)
+        access = self._readers.of(*table.place)
         if access.place is None:
-            return await self._catalog.examine(table, where)
+            return await self._catalog.examine(table, where, access.trusted)
         try:
             catalog = SnapshotCatalog(
                 access.dsn(),
@@ -411,11 +412,11 @@ class SnapshotDriver:
         except FatalError as error:
             return access.explained(error).message
 
-    def _reader_of(self, table: str) -> str | None:
-        """The role that reads `schema.table` if it is added, "" for cdcd's own role; None: its rows are not read."""
-        if not self._config.reads_added or self._is_on_demand(table):
+    def _reader_of(self, table: PublishedTable) -> str | None:
+        """The role that reads a table that is added, "" for cdcd's own role; None: its rows are not read."""
+        if not self._config.reads_added or self._is_on_demand(table.qualified):
             return None
-        access = self._readers.of(table)
+        access = self._readers.of(table.schema, table.name)
         return "" if access.place is None else access.role
 
     async def _connect(self) -> Connection:
@@ -448,6 +449,7 @@ class SnapshotDriver:
             mark=None if access.place is None else self._marker.mark,
             types=self._types,
             queries=self._config.snapshot.queries,
+            trusted=access.trusted,
         )
 
 

@@ -60,11 +60,12 @@ from cdcd.core.engine.startup_rules import FormerSessions, Ready
 from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer
 from cdcd.core.facts.operation import DurableSpoolDelivered
+from cdcd.core.facts.start import OwnersUntrusted
 from cdcd.daemon.durable_log import log_error, open_log
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.readers import readers_of
-from cdcd.daemon.rules.readers import refuse_untrusted
+from cdcd.daemon.rules.readers import refuse_untrusted, told
 from cdcd.daemon.rules.start import look_at_column_rules, look_at_rules
 from cdcd.daemon.snapshot_driver import MakeComparer, SnapshotDriver
 from cdcd.telemetry.state import Telemetry
@@ -200,7 +201,7 @@ class StartRequests:
         elif await has_publication(self.sql, self._config.postgres.publication):
             return {}
         published = await self._postgres.rehearse_publication(self.sql)
-        await refuse_untrusted(self._config, self.sql, published)
+        await refuse_untrusted(self._config, self.sql, published, is_first=True)
         bindings = bindings_of(self._config.columns, None)
         found = await look_at_column_rules(self._config, self.sql, published, bindings)
         found.refuse()
@@ -276,7 +277,10 @@ class StartRequests:
             make_comparer=self._make_comparer,
         )
         published = await self.snapshots.published()
-        await refuse_untrusted(self._config, self.sql, published)
+        findings = await refuse_untrusted(self._config, self.sql, published, is_first=False)
+        if findings:
+            lines, hint = told(findings)
+            self._observe(OwnersUntrusted(found="; ".join(lines), hint=hint))
         return published
 
     async def _read_roots(self, _request: ReadRoots) -> bool | None:

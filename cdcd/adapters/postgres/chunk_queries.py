@@ -55,6 +55,12 @@ BUILTIN_BEFORE: Final = 10000
 """FirstGenbkiObjectId (transam.h). A type with a smaller oid is not a domain. For a domain, a result names the base
 type."""
 
+WITHOUT_READER: Final = (
+    "Give the table a reader (postgres.readers), or name its owner in postgres.trusted_owners; `cdcd check` prints "
+    "both. Then restart the daemon."
+)
+"""Hint for a table that is not read because of its owner."""
+
 EXTENSION_FROM: Final = 16384
 """FirstNormalObjectId (transam.h): types from here on were created by users or extensions."""
 
@@ -190,6 +196,14 @@ def kind_of(answer: Answer) -> str:
         if answer.sqlstate.startswith(sqlstate) and fragment in answer.message:
             return kind
     return REFUSED
+
+
+def untrusted(owners: str) -> str:
+    """Return why a table of these owners is not read."""
+    return (
+        f"the owner could run code as cdcd's role, because no reader reads the table and its owner ({owners}) is not "
+        "trusted (security.strict)"
+    )
 
 
 def words_of_condition(step: str, answer: Answer) -> str:

@@ -38,12 +38,14 @@ class Access:
         patterns: patterns of the tables that the role reads.
         dsn: returns the DSN with the current password. The DSN is a secret. Raises ConfigError if its file cannot
             be read.
+        trusted: roles whose tables are read, besides superusers and the role itself; None: tables of all owners.
     """
 
     place: int | None
     role: str
     patterns: tuple[str, ...]
     dsn: Callable[[], Dsn] = field(repr=False)
+    trusted: tuple[str, ...] | None = None
 
     @property
     def key(self) -> str:
@@ -83,9 +85,9 @@ class Readers:
         self.others = tuple(others)
         self._choice = ReaderChoice([each.patterns for each in others])
 
-    def of(self, table: str) -> Access:
-        """Return the access with which the rows of `schema.table` are read."""
-        place = self._choice.of(table)
+    def of(self, schema: str, table: str) -> Access:
+        """Return the access with which the rows of a table are read."""
+        place = self._choice.of(schema, table)
         return self.main if place is None else self.others[place]
 
 
@@ -154,6 +156,7 @@ class Owned:
         owner: name of the role that owns `part`.
         is_superuser: the owner is a superuser.
         sql_name: name of `part`, quoted for SQL.
+        oid: oid of the published table.
     """
 
     table: tuple[str, str]
@@ -161,6 +164,7 @@ class Owned:
     owner: str
     is_superuser: bool
     sql_name: str = ""
+    oid: int = 0
 
     @property
     def name(self) -> str:
@@ -203,13 +207,13 @@ class ReadersFacts:
         role: cdcd's own role.
         owned: relations of all published tables.
         readers: in the order of the configuration.
-        names: readers of published tables by `schema.table`, as indexes into `readers`.
+        places: readers of published tables by (schema, table), as indexes into `readers`.
     """
 
     role: str
     owned: tuple[Owned, ...] = ()
     readers: tuple[ReaderFacts, ...] = ()
-    names: Mapping[str, int | None] = field(default_factory=dict)
+    places: Mapping[tuple[str, str], int | None] = field(default_factory=dict)
 
 
 _OWNED: Final = """
@@ -220,7 +224,7 @@ WITH RECURSIVE tree(root, oid) AS (
       FROM tree JOIN pg_class c ON c.oid = tree.oid AND c.relkind = 'p' JOIN pg_inherits i ON i.inhparent = c.oid
 )
 SELECT rn.nspname::text, r.relname::text, n.nspname::text, c.relname::text, o.rolname::text, o.rolsuper,
-       format('%%I.%%I', n.nspname, c.relname)
+       format('%%I.%%I', n.nspname, c.relname), tree.root::int8
   FROM tree JOIN pg_class r ON r.oid = tree.root JOIN pg_namespace rn ON rn.oid = r.relnamespace
   JOIN pg_class c ON c.oid = tree.oid JOIN pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_roles o ON o.oid = c.relowner
@@ -265,30 +269,30 @@ async def read_owned(connection: Connection, oids: Collection[int]) -> tuple[Own
     """Return the owners of these tables and of their partitions. Raises TransientError and SourceError."""
     with translated("looking who owns the tables", {}):
         rows: Any = await (await connection.execute(_OWNED.encode(), (list(oids),))).fetchall()
-    return tuple([Owned((row[0], row[1]), (row[2], row[3]), row[4], row[5], row[6]) for row in rows])
+    return tuple([Owned((row[0], row[1]), (row[2], row[3]), *row[4:]) for row in rows])
 
 
 async def read_readers(
     connection: Connection,
     readers: Readers,
-    tables: Mapping[int, str],
+    oids: Collection[int],
     *,
     application_name: str,
     connect_timeout_s: float,
 ) -> ReadersFacts:
-    """Read the owners of these tables (names by oid) and the rights of each reader from the server.
+    """Read the owners of these tables and the rights of each reader from the server.
 
     Raises:
         TransientError, SourceError: cdcd's own role is refused.
     """
-    owned = await read_owned(connection, tables)
+    owned = await read_owned(connection, oids)
     with translated("looking at cdcd's own role", {}):
         where: Any = await (await connection.execute(_DATABASE.encode())).fetchone()
         ((role,),) = await (await connection.execute(_MAIN.encode())).fetchall()
-    names = {name: readers.of(name).place for name in tables.values()}
+    places = {each.table: readers.of(*each.table).place for each in owned}
     found = []
     for access in readers.others:
-        own = {oid: name for oid, name in tables.items() if names[name] == access.place}
+        own = {each.oid: each.name for each in owned if places[each.table] == access.place}
         reader = ReaderFacts(access, tuple(sorted(own.values())))
         try:
             session = await connect(
@@ -302,7 +306,7 @@ async def read_readers(
         except CdcdError as error:
             reader = ReaderFacts(access, reader.tables, access.explained(error))
         found.append(reader)
-    return ReadersFacts(str(role), owned, tuple(found), names)
+    return ReadersFacts(str(role), owned, tuple(found), places)
 
 
 async def _look(session: Connection, reader: ReaderFacts, oids: Collection[int], where: Any) -> ReaderFacts:

@@ -19,10 +19,11 @@ from psycopg import pq
 
 from cdcd.adapters.postgres import catalog, following, tables
 from cdcd.adapters.postgres.answers import answer_of, translated
+from cdcd.adapters.postgres.chunk_queries import untrusted
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.quoting import literal
 from cdcd.adapters.postgres.refusals import TableBusyError
-from cdcd.adapters.postgres.snapshot_queries import SETTINGS, unwritable
+from cdcd.adapters.postgres.snapshot_queries import SETTINGS, untrusted_owners, unwritable
 from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.errors import CdcdError
@@ -309,13 +310,14 @@ class SnapshotCatalog:
 
         await self._ask(emit)
 
-    async def examine(self, table: SourceTable, where: str) -> str:
+    async def examine(self, table: SourceTable, where: str, trusted: Sequence[str] | None = None) -> str:
         """Return the reason why the condition of a request cannot be used on the rows of the table; empty if it can.
 
         PostgreSQL only plans the query. It does so in a READ ONLY transaction with a timeout, because planning
         calls IMMUTABLE functions. The condition stands in two kinds of brackets: text that closes one kind, opens
         it again, and so continues as another part of the query, is a syntax error in the other kind. The query is
         sent by the extended protocol without parameters, so it is one command, and has no placeholders.
+        Planning also runs code of the table's owner, so the owner must be `trusted` (as in `readers.Access`).
         """
         if problem := unwritable(where):
             return problem
@@ -338,6 +340,8 @@ class SnapshotCatalog:
                         )
                     except psycopg.errors.LockNotAvailable as error:
                         raise TableBusyError(f"{what}: {error}") from error
+                    if trusted is not None and (owners := await _untrusted(connection, table, trusted)):
+                        return untrusted(owners)
                     await connection.execute(query.encode(), binary=True)
                     return ""
                 except psycopg.Error as error:
@@ -420,6 +424,14 @@ def end_of_records(insert: int, block: int, segment: int) -> int:
     """
     header = _SEGMENT_HEADER if insert % segment < block else _PAGE_HEADER
     return insert - header if insert % block == header else insert
+
+
+async def _untrusted(connection: Connection, table: SourceTable, trusted: Sequence[str]) -> str:
+    """Return the owners of the table and its parts that are not trusted, as text; "": all are."""
+    oids = ", ".join(map(str, [table.oid, *[each.part.oid for each in table.parts]]))
+    cursor = await connection.execute(f"SELECT {untrusted_owners(oids, trusted)}".encode())
+    row: Any = await cursor.fetchone()
+    return row[0] or ""
 
 
 async def _set_timeout(connection: Connection, name: str, seconds: float) -> None:

@@ -49,7 +49,11 @@ SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(),
        pg_relation_is_publishable({part_oid}), pg_relation_size({part_oid}) / current_setting('block_size')::int8,
        EXISTS (SELECT FROM pg_attribute
                 WHERE attrelid = {part_oid} AND attgenerated <> '' AND attname = ANY({names}::name[])),
-       {leaves}"""
+       {leaves}, {untrusted}"""
+
+_UNTRUSTED: Final = """\
+(SELECT string_agg(DISTINCT r.rolname, ', ') FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner
+  WHERE c.oid IN ({oids}) AND NOT r.rolsuper AND r.rolname <> current_user AND r.rolname <> ALL({trusted}))"""
 
 _LEAVES: Final = """\
 (SELECT CASE WHEN bool_or(c.relkind = 'f') THEN coalesce(
@@ -72,6 +76,7 @@ class Checked:
         pages: current number of pages of the part.
         generated: True if a column to be read is generated, so that COPY of the table refuses it.
         leaves: names of the partitions that are tables, if the table has foreign tables as partitions, else None.
+        untrusted: owners of what is read that are not trusted, as text; "": none, or the reader trusts everybody.
     """
 
     snapshot: str
@@ -84,11 +89,12 @@ class Checked:
     pages: int
     generated: bool
     leaves: tuple[str, ...] | None
+    untrusted: str
 
     @classmethod
     def of(cls, row: Sequence[str | None]) -> Self:
         """Create the object from the row that the query of `check` returns."""
-        snapshot, after, part, filenode, table, columns, is_table, pages, generated, leaves = row
+        snapshot, after, part, filenode, table, columns, is_table, pages, generated, leaves, untrusted = row
         return cls(
             snapshot or "",
             after or "",
@@ -100,6 +106,7 @@ class Checked:
             int(pages or 0),
             generated == "t",
             None if leaves is None else tuple(json.loads(leaves)),
+            untrusted or "",
         )
 
 
@@ -179,10 +186,21 @@ def rewritten(query: PageQuery | KeyQuery) -> str:
     )
 
 
-def check(query: PageQuery | KeyQuery) -> str:
-    """Return a query for one row, which `Checked.of` reads."""
+def untrusted_owners(oids: str, trusted: Sequence[str]) -> str:
+    """Return an expression for the owners of relations who are no superusers and not among `trusted`, as text.
+
+    `oids`: list of oids, or a query for them.
+    """
+    return _UNTRUSTED.format(oids=oids, trusted=f"ARRAY[{', '.join(map(literal, trusted))}]::name[]")
+
+
+def check(query: PageQuery | KeyQuery, trusted: Sequence[str] | None = None) -> str:
+    """Return a query for one row, which `Checked.of` reads. `trusted`: as in `readers.Access`."""
     table = query.table
+    by_key = isinstance(query, KeyQuery) and table.partitioned
     name, oid = (query.sql_name, query.oid) if isinstance(query, PageQuery) else (table.sql_name, table.oid)
+    # A query by key plans all partitions.
+    oids = f"SELECT relid FROM pg_partition_tree({table.oid})" if by_key else f"{oid}, {table.oid}"
     return _CHECK.format(
         part=literal(name),
         part_oid=oid,
@@ -190,9 +208,8 @@ def check(query: PageQuery | KeyQuery) -> str:
         table_oid=table.oid,
         columns=COLUMNS,
         names=f"ARRAY[{', '.join(literal(column.name) for column in table.relation.columns)}]",
-        leaves=_LEAVES.format(table_oid=table.oid)
-        if isinstance(query, KeyQuery) and table.partitioned
-        else "NULL",
+        leaves=_LEAVES.format(table_oid=table.oid) if by_key else "NULL",
+        untrusted="NULL" if trusted is None else untrusted_owners(oids, trusted),
     )
 
 

@@ -15,7 +15,7 @@ An error that the condition of a request causes is the answer `Refused`. A Trans
 connection is lost, or for a reason that passes by itself.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -29,6 +29,7 @@ from cdcd.adapters.postgres.chunk_queries import (
     CHANGED,
     EQUALITIES,
     EXTENSION_FROM,
+    WITHOUT_READER,
     as_transient,
     fits_plan,
     granted_columns,
@@ -39,6 +40,7 @@ from cdcd.adapters.postgres.chunk_queries import (
     other_names,
     reading_what,
     sql_name_of,
+    untrusted,
     unwritable_condition,
     words_of_condition,
 )
@@ -108,6 +110,7 @@ class SnapshotReader:
         self._has_timeout = has_timeout
         self._condition_timeout_s = condition_timeout_s
         self._conversion: Conversion | None = None
+        self._trusted: Sequence[str] | None = None
         self._imported = False
         self._equalities: dict[int, Equality] = {}
         self._by_parsing: set[int] = set()
@@ -126,6 +129,7 @@ class SnapshotReader:
         mark: Mark | None = None,
         types: Mapping[int, TypeDescription] = BUILTIN_TYPES,
         queries: Mapping[str, str] = MappingProxyType({}),
+        trusted: Sequence[str] | None = None,
     ) -> Self:
         """Connect. Raises what `connection.open_session` raises. The caller owes `close`.
 
@@ -136,6 +140,7 @@ class SnapshotReader:
             mark: writes the watermark after the rows, on a session of another role; None: this session writes it.
             types: descriptions of the types of key columns with values in binary form.
             queries: queries of tables by `schema.table` (`snapshot.queries`).
+            trusted: roles whose tables are read, besides superusers and the session's role; None: of all owners.
         """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
@@ -167,6 +172,7 @@ class SnapshotReader:
             queries=queries,
         )
         reader._conversion = conversion
+        reader._trusted = trusted
         return reader
 
     @property
@@ -307,7 +313,7 @@ class SnapshotReader:
             **{f"prepare {number}": command for number, command in enumerate(lock[:-1])},
             "lock": lock[-1],
             **({"limit": self._limit} if has_request(query) else {}),
-            "check": snapshot_queries.check(query),
+            "check": snapshot_queries.check(query, self._trusted),
         }
         if self._imported or by_parsing:
             # Planning evaluates expressions of the owner, so the current columns are read without planning.
@@ -332,6 +338,9 @@ class SnapshotReader:
         if changed := self._changed(query, found, done.get("describe")):
             await self._session.query(self._undo, reading_what(query))
             return Changed(changed)
+        if found.untrusted:
+            await self._session.query(self._undo, reading_what(query))
+            return Refused(untrusted(found.untrusted), hint=WITHOUT_READER)
         return found
 
     async def _copy(

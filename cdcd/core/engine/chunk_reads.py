@@ -133,7 +133,7 @@ class ChunkReads:
         task = plan.task
         is_aside = task.ended and self._plans.sets_aside
         if task.request not in _OWN_FATES and not is_aside:
-            self._plans.end(task, f"{answer.reason}{LACKS_ROWS if task.ended else ''}")
+            self._plans.end(task, f"{answer.reason}{LACKS_ROWS if task.ended else ''}", hint=answer.hint)
         else:
             self._plans.fail(plan, SNAPSHOT, unreadable(plan.task.name, answer))
 

@@ -160,7 +160,7 @@ class LookUps:
                 return
             if not isinstance(error, SinkError):
                 raise
-            self._plans.end(task, error.message, code=error.exit_code)
+            self._plans.end(task, error.message, code=error.exit_code, hint=error.hint)
             return
         if not self._rendering.key_columns(table.oid):
             if self._snapshots is None or task.where:

@@ -274,11 +274,17 @@ class Plans:
             self._observe(SnapshotWaiting(table=plan.task.name, writers=whom))
 
     def end(
-        self, task: TableTask, error: str = "", *, code: int = SourceError.exit_code, now: float = 0.0
+        self,
+        task: TableTask,
+        error: str = "",
+        *,
+        code: int = SourceError.exit_code,
+        hint: str = "",
+        now: float = 0.0,
     ) -> None:
         """End the task, because its table is complete or because of `error`, whose exit code is `code`."""
         self.forget_task(task)
-        if self.tasks.end(task, error, code=code, now=now):
+        if self.tasks.end(task, error, code=code, hint=hint, now=now):
             self.watched.forget_owed(task)
 
     def end_gone(self, task: TableTask) -> None:

@@ -182,7 +182,13 @@ class SnapshotTasks:
                 self._observe(_progressed(task, pace, now))
 
     def end(
-        self, task: TableTask, error: str = "", *, code: int = SourceError.exit_code, now: float = 0.0
+        self,
+        task: TableTask,
+        error: str = "",
+        *,
+        code: int = SourceError.exit_code,
+        hint: str = "",
+        now: float = 0.0,
     ) -> bool:
         """End the task, because the table is complete or because of `error`.
 
@@ -198,7 +204,9 @@ class SnapshotTasks:
         pace = self._paces.pop(task.number, None)
         ended = _Ended(self.progress.ended)
         if error:
-            self._observe(SnapshotTableFailed(table=current.name, error=cut_short(error, ERROR_MAX)))
+            self._observe(
+                SnapshotTableFailed(table=current.name, error=cut_short(error, ERROR_MAX), hint=hint)
+            )
         else:
             ended.table, ended.rows = current.name, current.rows
             ended.began = now if pace is None else pace.began

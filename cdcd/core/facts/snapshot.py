@@ -120,12 +120,15 @@ class SnapshotTableGone(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTableFailed(Fact):
-    """The snapshot of a table failed, at its start or later. The changes of the table are streamed as before."""
+    """The snapshot of a table failed, at its start or later. The changes of the table are streamed as before. `hint`
+    says what to do, if more than `error` is known.
+    """
 
     event: ClassVar[str] = "table.failed"
     level: ClassVar[Level] = "error"
     table: str
     error: str
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ of that name is still this one in the same SQL statement. So there are four answ
 `Refused`, which ends the task.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from cdcd.core.catalog.patterns import matcher
+from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.snapshot.table_task import Key, Part
 
@@ -66,20 +66,26 @@ KEY: Final = "postgres.readers"
 class ReaderChoice:
     """Finds the reader of a table by its place in `postgres.readers`.
 
+    The rule: schema and table are compared separately. In `schema.table` without quotes, a stranger's schema `crm.x` is
+    not told apart from a table of the schema `crm`, so that the stranger's code would run as the reader of `crm`.
+
     Args:
         patterns: the patterns of each reader, in the order of the configuration; ConfigError if a pattern is
             malformed.
     """
 
     def __init__(self, patterns: Sequence[Sequence[str]]) -> None:
-        self._tests: tuple[Callable[[str], bool], ...] = tuple(
-            [matcher(each, f"{KEY}[{place}].tables") for place, each in enumerate(patterns)]
+        self._patterns = tuple(
+            [
+                tuple([parse_pattern(pattern, f"{KEY}[{place}].tables") for pattern in each])
+                for place, each in enumerate(patterns)
+            ]
         )
 
-    def of(self, table: str) -> int | None:
-        """Return the index of the reader of `schema.table`; None if the role of postgres.dsn reads the table."""
-        for place, matches in enumerate(self._tests):
-            if matches(table):
+    def of(self, schema: str, table: str) -> int | None:
+        """Return the index of the reader of a table; None if the role of postgres.dsn reads the table."""
+        for place, patterns in enumerate(self._patterns):
+            if any(pattern.matches(schema, table) for pattern in patterns):
                 return place
         return None
 
@@ -120,6 +126,11 @@ class SourceTable:
     @property
     def name(self) -> str:
         return f"{self.relation.schema}.{self.relation.name}"
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Schema and name."""
+        return self.relation.schema, self.relation.name
 
 
 @dataclass(frozen=True, slots=True)

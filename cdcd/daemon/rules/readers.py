@@ -10,7 +10,7 @@ A proposal is the reader that an owner's tables should have: the SQL for the rol
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,44 +92,58 @@ def _quoted(name: str) -> str:
 
 SUBJECT: Final = "postgres.readers"
 
+BY_OWNERS: Final = frozenset({"reader.missing", "reader.tables", "reader.shared"})
+"""Codes of findings that the owner of a table can cause."""
 
-async def ask_about_readers(
-    config: Config, connection: Connection, tables: Mapping[int, str]
-) -> ReadersFacts:
-    """Return owners and readers of these published tables (names by oid). Raises TransientError and SourceError."""
+
+async def ask_about_readers(config: Config, connection: Connection, oids: Collection[int]) -> ReadersFacts:
+    """Return owners and readers of these published tables. Raises TransientError and SourceError."""
     return await read_readers(
         connection,
         readers_of(config),
-        tables,
+        oids,
         application_name=f"{config.name} check",
         connect_timeout_s=config.postgres.connect_timeout_s,
     )
 
 
-async def refuse_untrusted(config: Config, connection: Connection, tables: Mapping[int, str]) -> None:
-    """Raise ConfigError that names every finding about readers, if `security.strict` is set."""
+async def refuse_untrusted(
+    config: Config, connection: Connection, oids: Collection[int], *, is_first: bool
+) -> list[Finding]:
+    """Refuse findings about readers if `security.strict` is set, and return those that do not end this start.
+
+    An owner can cause some findings, by a new table or by GRANT. They end only the first start of a pipeline, because
+    an owner must not end a pipeline that runs. Later, no table is read that its owner could use (`Access.trusted`).
+
+    Raises:
+        ConfigError: names every finding that ends this start.
+    """
     if not config.security.strict:
-        return
-    facts = await ask_about_readers(config, connection, tables)
+        return []
+    facts = await ask_about_readers(config, connection, oids)
     found = [one for one in check_readers(facts, config) if one.level == "error"]
-    if found:
-        lines = [f"{one.subject}: {one.found}" for one in found]
+    refused = [one for one in found if is_first or one.code not in BY_OWNERS]
+    if refused:
+        lines, hint = told(refused)
         raise ConfigError(
             "\n  ".join(["security.strict refuses to start:", *lines]),
-            hint=" ".join(
-                [
-                    *dict.fromkeys(one.fix for one in found),
-                    "Without security.strict, these findings are warnings.",
-                ]
-            ),
+            hint=f"{hint} Without security.strict, these findings are warnings.",
         )
+    return found
+
+
+def told(findings: Sequence[Finding]) -> tuple[list[str], str]:
+    """Return a line for each finding, and what to do about all of them."""
+    return [f"{one.subject}: {one.found}" for one in findings], " ".join(
+        dict.fromkeys(one.fix for one in findings)
+    )
 
 
 def check_readers(facts: ReadersFacts, config: Config) -> Iterator[Finding]:
     """Yield the findings of `cdcd check` about owners and readers."""
     level: Level = "error" if config.security.strict else "warning"
     trusted = {*config.postgres.trusted_owners, facts.role}
-    mine = [each for each in facts.owned if facts.names[each.name] is None]
+    mine = [each for each in facts.owned if facts.places[each.table] is None]
     missing = list(untrusted(mine, trusted))
     for each in missing:
         yield _missing(each, facts.role, level)
@@ -187,7 +201,7 @@ def _check_reader(
         {
             each.owner
             for each in facts.owned
-            if facts.names[each.name] == reader.access.place
+            if facts.places[each.table] == reader.access.place
             and not each.is_superuser
             and each.owner not in trusted
         }
@@ -254,7 +268,7 @@ def _of_others(reader: ReaderFacts, facts: ReadersFacts) -> list[str]:
     theirs = {
         name
         for each in facts.owned
-        if facts.names[each.name] not in (None, reader.access.place)
+        if facts.places[each.table] not in (None, reader.access.place)
         for name in (each.name, ".".join(each.part))
     }
     return [name for name in reader.others if name in theirs]

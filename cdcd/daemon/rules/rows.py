@@ -248,18 +248,23 @@ async def look_at_queries(config: Config, connection: Connection, published: Map
     for oid, name in published.items():
         if name not in queries:
             continue
-        access = readers.of(name)
+        try:
+            table = await _as_read(connection, config.postgres.publication, oid)
+        except TableBusyError:
+            busy.append(name)
+            continue
+        access = readers.of(*table.place)
         try:
             reader = await SnapshotReader.open(
                 access.dsn(),
                 application_name=f"{config.name} snapshot queries",
                 connect_timeout_s=config.postgres.connect_timeout_s,
                 queries={name: without_rows(queries[name])},
+                trusted=access.trusted,
             )
         except CdcdError as error:
             raise access.explained(error) from error
         try:
-            table = await _as_read(connection, config.postgres.publication, oid)
             await reader.take_snapshot()
             answer = await reader.read(KeyQuery(table, (), ()), _ANSWER_BYTES_MAX)
         except TableBusyError:

@@ -56,6 +56,7 @@ class Plan:
         table: without its parts, of which each task has a range.
         rate_bytes_s: how much of the table's rows a task may read each second; 0: without limit.
         money_digits: how many digits of money stand behind the point.
+        trusted: owners whose tables the role reads, besides superusers and itself; None: all.
     """
 
     dsn: str
@@ -70,6 +71,7 @@ class Plan:
     types: Sequence[TypeDescription]
     rate_bytes_s: float = 0.0
     money_digits: int = DIGITS_OF_C
+    trusted: Sequence[str] | None = None
 
     def options(self, ranges: Sequence[Range]) -> dict[str, str]:
         """For `spark.read.format(NAME).options(...)`; each range is a task's."""
@@ -94,6 +96,7 @@ class Plan:
             "types": [astuple(each) for each in self.types],
             "rate_bytes_s": self.rate_bytes_s,
             "money_digits": self.money_digits,
+            "trusted": self.trusted,
         }
         # Spark leaves out of its plans and pages what is called so (spark.redaction.regex).
         return {"secret": json.dumps(fields), "ranges": json.dumps(list(ranges))}
@@ -128,6 +131,7 @@ class Plan:
             [_type(each) for each in fields["types"]],
             fields["rate_bytes_s"],
             fields["money_digits"],
+            fields["trusted"],
         )
 
 
@@ -222,6 +226,7 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
                     connect_timeout_s=plan.connect_timeout_s,
                     # A task has nothing else to do than to wait for who alters the table.
                     lock_timeout_s=0,
+                    trusted=plan.trusted,
                 )
             )
             try:

@@ -36,6 +36,7 @@ from cdcd.core.catalog.routing import DEFAULT, TopicNames, parse_table
 from cdcd.core.errors import TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.schemas import table_form
+from cdcd.core.snapshot.reading import SourceTable
 from cdcd.mirror.kafka import KafkaSource, Offsets
 from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.changes import PROBLEM, parse
@@ -92,12 +93,12 @@ class SnapshotSource:
     readers: Readers | None = field(default=None, repr=False)
     renames: tuple[Router, ...] = ()
 
-    def access(self, table: str) -> tuple[str, tuple[str, ...]]:
-        """DSN and password command of the role that reads the rows of `schema.table`. A secret."""
-        access = None if self.readers is None else self.readers.of(table)
+    def access(self, table: SourceTable) -> tuple[str, tuple[str, ...], tuple[str, ...] | None]:
+        """DSN and password command of the role that reads a table, and the owners whom it trusts. A secret."""
+        access = None if self.readers is None else self.readers.of(*table.place)
         if access is None or access.place is None:
-            return self.dsn, self.password_command
-        return access.text()
+            return self.dsn, self.password_command, None if access is None else access.trusted
+        return *access.text(), access.trusted
 
     @property
     def topics(self) -> TopicNames:
@@ -175,7 +176,7 @@ class Snapshot:
         """What the tasks of a table are told."""
         source, shared = self._source, self._shared
         found = shared.tables[table]
-        dsn, password_command = source.access(table)
+        dsn, password_command, trusted = source.access(found.source)
         plan = Plan(
             dsn,
             password_command,
@@ -189,6 +190,7 @@ class Snapshot:
             [shared.types[oid] for oid in sorted(shared.types)],
             task_rate_bytes_s,
             shared.money_digits,
+            trusted,
         )
         return plan.options(page_ranges(found, partition_bytes))
 

@@ -163,7 +163,8 @@ def _with_readers(config: Config, facts: ServerFacts, readers: ReadersFacts) -> 
     """Return the facts with the barriers of each table's own reader."""
     if not config.postgres.readers:
         return _with_lists(facts)
-    own = [one for one in facts.barriers if readers.names.get(one.table) is None]
+    of_readers = {".".join(table) for table, place in readers.places.items() if place is not None}
+    own = [one for one in facts.barriers if one.table not in of_readers]
     return _with_lists(
         replace(facts, barriers=(*own, *[one for each in readers.readers for one in each.barriers]))
     )

@@ -24,6 +24,7 @@ from cdcd.core.records.debezium_json.converters import converter_for
 from cdcd.core.records.encoder import SnapshotPosition
 from cdcd.core.records.schemas import TableForm, table_form
 from cdcd.core.records.unwritable import UnwritableError
+from cdcd.core.snapshot.reading import SourceTable
 from cdcd.core.snapshot.table_task import Pages, Part, gaps
 from cdcd.daemon.readers import readers_of
 from cdcd.daemon.settings import encoder_settings
@@ -97,14 +98,14 @@ class ReadersAtSnapshot:
         self._connect_timeout_s = config.postgres.connect_timeout_s
         self._open: dict[int | None, SnapshotReader] = {}
 
-    async def of(self, table: str) -> SnapshotReader:
-        """Return the session that reads `schema.table`.
+    async def of(self, table: SourceTable) -> SnapshotReader:
+        """Return the session that reads a table.
 
         Raises:
             TransientError: the server does not answer, or the snapshot has ended.
             SourceError, ConfigError: PostgreSQL refuses the role.
         """
-        access = self._readers.of(table)
+        access = self._readers.of(*table.place)
         reader = self._open.get(access.place)
         if reader is None:
             try:
@@ -112,6 +113,7 @@ class ReadersAtSnapshot:
                     access.dsn(),
                     application_name=self._application_name,
                     connect_timeout_s=self._connect_timeout_s,
+                    trusted=access.trusted,
                 )
             except CdcdError as error:
                 raise access.explained(error) from error
@@ -207,7 +209,7 @@ class SourceRows:
                     yield self._encoded(relation.oid, lines[begin : begin + ROWS_AT_ONCE], places, form)
 
     async def _lines(self, table: SharedTable, sql_name: str, part: Part) -> AsyncIterator[list[bytes]]:
-        reader = await self._readers.of(table.source.name)
+        reader = await self._readers.of(table.source)
         chunks = TableChunks(reader, table.source, sql_name, part, CHUNK_BYTES)
         while (lines := await chunks.next()) is not None:
             yield lines

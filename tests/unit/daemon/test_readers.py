@@ -31,7 +31,7 @@ def config(*readers: dict[str, Any], dsn: str = MAIN) -> Config:
 
 def test_a_reader_with_a_user_connects_where_the_main_role_does_and_without_its_password():
     readers = readers_of(config({"tables": ["crm.*"], "user": "crm_reader", "password": "p'w d"}))
-    dsn = readers.of("crm.people").dsn()
+    dsn = readers.of("crm", "people").dsn()
     assert dict(dsn.parameters) == {
         "host": "db.example",
         "port": "5433",
@@ -40,22 +40,22 @@ def test_a_reader_with_a_user_connects_where_the_main_role_does_and_without_its_
         "user": "crm_reader",
         "password": "p'w d",
     }
-    assert readers.of("shop.orders").dsn().get("user") == "cdcd"
+    assert readers.of("shop", "orders").dsn().get("user") == "cdcd"
 
 
 def test_a_reader_without_a_password_never_sends_the_password_of_the_main_role():
-    dsn = readers_of(config({"tables": ["crm.*"], "user": "crm_reader"})).of("crm.a").dsn()
+    dsn = readers_of(config({"tables": ["crm.*"], "user": "crm_reader"})).of("crm", "a").dsn()
     assert dsn.get("password") == ""
 
 
 def test_the_database_of_a_dsn_without_one_is_named_after_the_main_role():
     readers = readers_of(config({"tables": ["crm.*"], "user": "r"}, dsn="postgresql://cdcd@127.0.0.1"))
-    assert readers.of("crm.a").dsn().get("dbname") == "cdcd"
+    assert readers.of("crm", "a").dsn().get("dbname") == "cdcd"
 
 
 def test_a_reader_may_have_a_dsn_of_its_own():
     own = "host=10.0.0.1 dbname=shop user=reader sslcert=/r.pem"
-    access = readers_of(config({"tables": ["crm.*"], "dsn": own, "password": "x"})).of("crm.a")
+    access = readers_of(config({"tables": ["crm.*"], "dsn": own, "password": "x"})).of("crm", "a")
     assert access.role == "reader"
     assert dict(access.dsn().parameters)["sslcert"] == "/r.pem"
     assert access.dsn().get("password") == "x"
@@ -64,7 +64,7 @@ def test_a_reader_may_have_a_dsn_of_its_own():
 def test_the_file_of_a_password_is_read_at_each_connection(tmp_path: Path):
     file = tmp_path / "password"
     file.write_text("first\n")
-    access = readers_of(config({"tables": ["crm.*"], "user": "r", "password_file": str(file)})).of("crm.a")
+    access = readers_of(config({"tables": ["crm.*"], "user": "r", "password_file": str(file)})).of("crm", "a")
     assert access.dsn().get("password") == "first"
     file.write_text("second\n")
     assert access.dsn().get("password") == "second"
@@ -75,7 +75,7 @@ def test_the_file_of_a_password_is_read_at_each_connection(tmp_path: Path):
 
 def test_a_command_prints_the_password_of_its_reader():
     reader = {"tables": ["crm.*"], "user": "r", "password_command": ["token", "--for", "r"]}
-    access = readers_of(config(reader)).of("crm.a")
+    access = readers_of(config(reader)).of("crm", "a")
     assert access.dsn().password_command == ("token", "--for", "r")
     assert access.text()[1] == ("token", "--for", "r")
 
@@ -104,7 +104,7 @@ def test_no_secret_of_a_reader_is_shown():
         {"tables": ["a.*"], "user": "r", "password": "given-secret"}, {"tables": ["b.*"], "dsn": own}
     )
     readers = readers_of(shown)
-    texts = [effective_yaml(shown), repr(shown), repr(readers.others), str(readers.of("b.t").dsn())]
+    texts = [effective_yaml(shown), repr(shown), repr(readers.others), str(readers.of("b", "t").dsn())]
     for secret in ("given-secret", "own-secret", "main-secret"):
         assert not any(secret in text for text in texts)
     assert "***" in texts[0]

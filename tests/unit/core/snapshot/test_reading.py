@@ -34,24 +34,27 @@ def test_ids_on_the_stream_come_round_again():
 
 
 @pytest.mark.parametrize(
-    ("table", "place"),
+    ("schema", "table", "place"),
     [
-        ("shop.orders", 0),
-        ("shop.items", 1),
-        ("crm.people", 1),
-        ("a.b.c", 2),
-        ("public.t", None),
-        ("Shop.orders", None),
-        ("shop.orders2", 1),
+        ("shop", "orders", 0),
+        ("shop", "items", 1),
+        ("crm", "people", 1),
+        ("a.b", "c", 2),
+        ("public", "t", None),
+        ("Shop", "orders", None),
+        ("shop", "orders2", 1),
+        ("crm", "x.t", 1),
+        ("crm.x", "t", None),
+        ("a", "b.c", None),
     ],
 )
-def test_the_first_pattern_that_matches_wins(table: str, place: int | None):
+def test_the_first_pattern_that_matches_wins(schema: str, table: str, place: int | None):
     choice = ReaderChoice([["shop.orders"], ["crm.*", "shop.*"], ['"a.b".c', "shop.orders"]])
-    assert choice.of(table) == place
+    assert choice.of(schema, table) == place
 
 
 def test_without_readers_the_role_of_the_dsn_reads_every_table():
-    assert ReaderChoice([]).of("public.t") is None
+    assert ReaderChoice([]).of("public", "t") is None
 
 
 def test_a_malformed_pattern_is_refused_by_the_name_of_its_entry():

@@ -35,7 +35,7 @@ FACTS = ReadersFacts(
     "cdcd",
     (owned("public.orders", "postgres", superuser=True), owned("crm.people", "ann")),
     (READER,),
-    {"public.orders": None, "crm.people": 0},
+    {("public", "orders"): None, ("crm", "people"): 0},
 )
 
 
@@ -53,7 +53,7 @@ def test_tables_of_trusted_owners_and_of_readers_are_in_order():
 
 @pytest.mark.parametrize(("owner", "is_said"), [("ann", True), ("cdcd", False), ("app", False)])
 def test_an_owner_that_is_nobody_trusted_is_named_with_the_sql_and_the_yaml(owner: str, is_said: bool):
-    facts = replace(FACTS, owned=(owned("crm.people", owner),), names={"crm.people": None}, readers=())
+    facts = replace(FACTS, owned=(owned("crm.people", owner),), places={("crm", "people"): None}, readers=())
     findings = bad(facts, config(trusted_owners=["app"]))
     assert [one.code for one in findings] == ["reader.missing"] * is_said
     if is_said:
@@ -108,7 +108,7 @@ def test_a_reader_of_two_owners_shows_each_the_rows_of_the_other():
     facts = replace(
         FACTS,
         owned=(owned("crm.people", "ann"), owned("crm.bills", "bob")),
-        names={"crm.people": 0, "crm.bills": 0},
+        places={("crm", "people"): 0, ("crm", "bills"): 0},
     )
     (one,) = bad(facts)
     assert one.code == "reader.shared"
