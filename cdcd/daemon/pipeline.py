@@ -22,9 +22,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cdcd.adapters.recording.tap import Tap
 from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.engine.actions import (
     Action,
@@ -52,6 +51,9 @@ from cdcd.daemon import process
 from cdcd.daemon.durable_log import LoggedStream
 from cdcd.daemon.session_calls import CatalogCalls, OpenSession, TopicCalls
 from cdcd.telemetry.state import Aside, Telemetry
+
+if TYPE_CHECKING:
+    from cdcd.adapters.recording.tap import Tap
 
 READ_BYTES: Final = 262_144
 """Bytes of frames that are received from libpq at a time. Encoding them takes a few milliseconds; then other tasks
@@ -81,7 +83,7 @@ class Pipeline:
         topics: TopicCalls,
         telemetry: Telemetry,
         observe: Observer,
-        tap: Tap | None = None,
+        tap: "Tap | None" = None,
     ) -> None:
         self._engine = engine
         self._tap = tap

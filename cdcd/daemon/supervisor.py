@@ -24,7 +24,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from traceback import format_exception
 from types import TracebackType
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from cdcd.adapters.credentials.tokens import access
 from cdcd.adapters.credentials.weaknesses import refuse_weaknesses
@@ -78,9 +78,11 @@ from cdcd.telemetry.daemon_pages import serve_http
 from cdcd.telemetry.http_client import page_url
 from cdcd.telemetry.logs import configure_logging, is_json
 from cdcd.telemetry.look_ups import Tools
-from cdcd.telemetry.otlp import Otlp
 from cdcd.telemetry.state import ProgressReport, Telemetry
 from cdcd.telemetry.terminal_text import Terminal, terminal
+
+if TYPE_CHECKING:
+    from cdcd.telemetry.otlp import Otlp
 
 HEARTBEAT_S: Final = 0.5
 
@@ -131,7 +133,7 @@ def run(
 
     Raises what ended it only if the log is for people: a log of JSON has the same as its last line.
     """
-    otlp = None if config.otlp.endpoint is None else Otlp(config.otlp, config.name)
+    otlp = _otlp(config)
     process.settle()
     telemetry = Telemetry(config.name, config.postgres.slot)
     screen = terminal(lambda: telemetry.snapshot)
@@ -187,6 +189,15 @@ def run(
             otlp.close()
         if screen is not None:
             screen.close()
+
+
+def _otlp(config: Config) -> "Otlp | None":
+    """Return the exporters; None if there is no collector. ConfigError: the extra is not installed."""
+    if config.otlp.endpoint is None:
+        return None
+    from cdcd.telemetry.otlp import Otlp  # noqa: PLC0415  few have a collector, and it loads Prometheus' client
+
+    return Otlp(config.otlp, config.name)
 
 
 def failed(error: CdcdError) -> Failed:

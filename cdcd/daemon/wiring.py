@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cdcd.adapters.credentials.columns import SpoolCipher
 from cdcd.adapters.durable.log import LogFiles
@@ -20,8 +20,6 @@ from cdcd.adapters.postgres.catalog import CatalogLookUp
 from cdcd.adapters.postgres.connection import Connection, Dsn
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.replication import ReplicationStream
-from cdcd.adapters.recording.tap import Tap
-from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.adapters.registry.client import Registrar
 from cdcd.config.loading import Config
 from cdcd.core.catalog.attribute_numbers import is_certain
@@ -55,6 +53,9 @@ from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.daemon.tables import NewTables
 from cdcd.telemetry.state import Telemetry
 
+if TYPE_CHECKING:
+    from cdcd.adapters.recording.tap import Tap
+
 HINT: Final = (
     "The pipeline goes on without a recording. Free disk space, or correct record.directory. Then restart cdcd, or "
     "wait for its next session."
@@ -74,7 +75,7 @@ class RecordedWiring(Protocol):
     def ready(self) -> Ready: ...
 
 
-def record_session(around: RecordedWiring, engine: Engine, start: SessionStart, now: float) -> Tap | None:
+def record_session(around: RecordedWiring, engine: Engine, start: SessionStart, now: float) -> "Tap | None":
     """Return the recorder of the engine's calls, for which the caller owes `close`; None: nothing is recorded.
 
     Args:
@@ -85,6 +86,9 @@ def record_session(around: RecordedWiring, engine: Engine, start: SessionStart, 
     record = config.record
     if record.directory is None:
         return None
+    from cdcd.adapters.recording.tap import Tap  # noqa: PLC0415  only a daemon that records needs it
+    from cdcd.adapters.recording.writer import Limits, RecordingWriter  # noqa: PLC0415  likewise
+
     directory = str(record.directory)
     limits = Limits(record.bytes_max, record.age_s_max, record.segment_bytes)
     before = telemetry.recorded_bytes

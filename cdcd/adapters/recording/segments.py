@@ -13,15 +13,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cdcd.adapters.recording.blocks import HEAD_BYTES, BlockReader, Head, RecordingError, altered, read_head
-from cdcd.adapters.recording.events import Event, decode_events
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, CommitPrepared, LogicalMessage, StreamCommit
 from cdcd.core.protocol.reader import read_message
+
+if TYPE_CHECKING:
+    from cdcd.adapters.recording.events import Event
 
 SUFFIX: Final = ".cdcdrec"
 _NAME: Final = re.compile(r"(\d{12})-([0-9A-F]{16})-(\d{16})-([scm])\.cdcdrec")
@@ -155,7 +157,7 @@ def _never_falling(keys: list[int]) -> list[int]:
     return found
 
 
-def read_events(segments: Sequence[Segment]) -> Iterator[Event | Tear]:
+def read_events(segments: Sequence[Segment]) -> "Iterator[Event | Tear]":
     """Yield the events of these segments.
 
     A `Tear` marks where a process was killed; after it comes a new session or the end.
@@ -166,8 +168,10 @@ def read_events(segments: Sequence[Segment]) -> Iterator[Event | Tear]:
     return (event for _, event in events_by_segment(segments))
 
 
-def events_by_segment(segments: Sequence[Segment]) -> Iterator[tuple[Segment, Event | Tear]]:
+def events_by_segment(segments: Sequence[Segment]) -> "Iterator[tuple[Segment, Event | Tear]]":
     """Yield events as `read_events` does, each with its segment."""
+    from cdcd.adapters.recording.events import decode_events  # noqa: PLC0415  the durable log has no events
+
     torn: Tear | None = None
     for segment in segments:
         if torn is not None and segment.head.kind != "s":
