@@ -1,12 +1,11 @@
 """Facts about the operation: which side answers, how fast the work goes, how long PostgreSQL keeps the WAL."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from cdcd.core.facts import Fact, Level
+from cdcd.core.facts import Fact, Level, fact
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class KafkaUnreachable(Fact):
     """Kafka does not answer. Nothing is lost: cdcd keeps `records` (`bytes`) in memory, and PostgreSQL keeps the WAL
     from `flushed_lsn` on. cdcd asks once a second, and goes on by itself.
@@ -24,7 +23,7 @@ class KafkaUnreachable(Fact):
     wal_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class KafkaReachable(Fact):
     """Kafka answers again, after `seconds`. cdcd now delivers the `records` (`bytes`) that wait, and then the rest."""
 
@@ -36,7 +35,7 @@ class KafkaReachable(Fact):
     wal_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class OtlpFailed(Fact):
     """Spans, metrics or lines of the log (`signal`: traces, metrics or logs) could not be sent to `otlp.endpoint`, for
     the last time for this `reason`. `failures` counts the requests that have failed since the start. The event comes
@@ -52,7 +51,7 @@ class OtlpFailed(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TransactionHanging(Fact):
     """Readers with `read_committed` stop at `offset` in a partition. Kafka has acknowledged the commit of the
     transaction that begins at this offset, and does not show its records (a hanging transaction). Nothing is lost: the
@@ -70,7 +69,7 @@ class TransactionHanging(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TransactionEnded(Fact):
     """A transaction hung in the checkpoint topic from `offset` on (`transaction.hanging`). Kafka had acknowledged its
     commit, so cdcd ended it by another commit, and goes on behind it. Nothing is lost, and nothing is to be done.
@@ -83,7 +82,7 @@ class TransactionEnded(Fact):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TopicsUnclaimed(Fact):
     """cdcd could not claim `topics` topics of tables in the topic `topics.claims`, because Kafka refuses it.
 
@@ -98,7 +97,7 @@ class TopicsUnclaimed(Fact):
     topics: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TopicsReleased(Fact):
     """cdcd released its claims on these topics, because none of the pipeline's published tables has them any more.
     Another pipeline may claim them now. The records in the topics stay there.
@@ -109,7 +108,7 @@ class TopicsReleased(Fact):
     claims: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class ClaimRecordsIgnored(Fact):
     """The topic with the claims has `count` records that are no claims; `reason` is that of the last one. They change
     nothing. Find the program that writes there, and let only cdcd's principals write to the topic.
@@ -122,7 +121,7 @@ class ClaimRecordsIgnored(Fact):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class CheckpointRecordsIgnored(Fact):
     """The checkpoint topic has `count` records that do not count: of another key, of no known form, without the tag of
     the pipeline's key, or copies of former records. `first_offset` and `last_offset` say where, and `reason` is that of
@@ -140,7 +139,7 @@ class CheckpointRecordsIgnored(Fact):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TransactionalIdShared(Fact):
     """The newest record of another pipeline's checkpoint topic names the transactional id of this pipeline, which has
     not used the id before. `age_s` is the age of the record in seconds. The record is too old to refuse the start, or
@@ -156,7 +155,7 @@ class TransactionalIdShared(Fact):
     age_s: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class CheckpointTopicsUnread(Fact):
     """`topics` topics named `*.checkpoint` of other pipelines were not read in time, so one of these pipelines may use
     the transactional id of this pipeline, which has not used the id before. `cdcd check` reads for longer.
@@ -168,7 +167,7 @@ class CheckpointTopicsUnread(Fact):
     topics: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class CheckpointUnsigned(Fact):
     """The pipeline has a key for its checkpoints (`topics.checkpoint_key`, or a key of `columns`), and the newest
     checkpoint has no tag made with it. This is right once: at the first start with the key. Otherwise somebody else
@@ -181,7 +180,7 @@ class CheckpointUnsigned(Fact):
     position: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class KafkaTokenFailed(Fact):
     """There is no new token for Kafka (`kafka.oauth`). cdcd goes on with the token that it has until that one expires,
     and asks again every ten seconds. The event comes once a minute at most.
@@ -193,7 +192,7 @@ class KafkaTokenFailed(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RegistryUnreachable(Fact):
     """The schema registry (`registry.url`) does not answer, and a new form of a table waits for it, with everything
     behind it in the stream. Nothing is lost: the slot keeps the WAL from `flushed_lsn` on. cdcd asks again and again,
@@ -210,7 +209,7 @@ class RegistryUnreachable(Fact):
     wal_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RegistryReachable(Fact):
     """The schema registry answers again, after `seconds`. The stream goes on with the new form of the table."""
 
@@ -222,7 +221,7 @@ class RegistryReachable(Fact):
     wal_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SchemaRegistered(Fact):
     """The schema registry has given `id` to a schema that records of this session use, under `subject`."""
 
@@ -231,7 +230,7 @@ class SchemaRegistered(Fact):
     id: int | str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SchemaIdsForgotten(Fact):
     """The schema registry (`registry`) does not have the schema with the `id` that the schemas topic names: the
     registry lost its schemas, or is another one under the same URL. cdcd registers its schemas again. Consumers cannot
@@ -245,7 +244,7 @@ class SchemaIdsForgotten(Fact):
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SubjectUnanswered(Fact):
     """The schema registry gives no answer for this subject, but answers other requests. The stream waits. After
     `patience_s` seconds without an answer, the subject's table is set aside, and the stream goes on.
@@ -258,7 +257,7 @@ class SubjectUnanswered(Fact):
     patience_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PostgresUnreachable(Fact):
     """PostgreSQL does not answer. Nothing is lost: the slot keeps the WAL from `flushed_lsn` on, and cdcd connects
     again by itself. `records` (`bytes`) were waiting for Kafka. Those that Kafka does not get now come again.
@@ -274,7 +273,7 @@ class PostgresUnreachable(Fact):
     wal_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PostgresReachable(Fact):
     """PostgreSQL answers again, after `seconds`. cdcd resumes from the checkpoint."""
 
@@ -286,7 +285,7 @@ class PostgresReachable(Fact):
     wal_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PostgresWarned(Fact):
     """PostgreSQL warned on the connection of the stream, for example that it waits for a standby
     (`synchronized_standby_slots`): it sends no change until that standby is back. Nothing is lost. The same warning
@@ -299,7 +298,7 @@ class PostgresWarned(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class HeartbeatQueryFailed(Fact):
     """PostgreSQL refused `heartbeat.action_query`, or did not answer. The stream and the heartbeats go on, and the
     query is run again at the next interval. `failures` counts those since the query last ran. The event comes once a
@@ -313,7 +312,7 @@ class HeartbeatQueryFailed(Fact):
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class HeartbeatQueryRuns(Fact):
     """`heartbeat.action_query` runs again, after the number of failures in `failures`."""
 
@@ -321,7 +320,7 @@ class HeartbeatQueryRuns(Fact):
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class StreamProgressed(Fact):
     """What Kafka acknowledged in the last `seconds`: transactions, rows (snapshots' too), and the bytes of their keys
     and values. The event comes once a minute, unless nothing was done and nothing is left.
@@ -342,7 +341,7 @@ class StreamProgressed(Fact):
     wal_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class WalShort(Fact):
     """PostgreSQL may give up the slot in `seconds_left`, at the rate at which WAL was written in the last ten minutes.
     Changes would be lost then. The slot holds `retained_bytes` of WAL, and may hold `safe_bytes` more
@@ -359,7 +358,7 @@ class WalShort(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableLocked(Fact):
     """Somebody has locked a table that cdcd must lock for `purpose`, such as the creation of the publication. cdcd
     tries again until the lock is free. `holder` names process, role and application.
@@ -372,7 +371,7 @@ class TableLocked(Fact):
     purpose: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RecordingStarted(Fact):
     """The session is recorded into the folder, as `record.directory` asks. `cdcd replay` reads it."""
 
@@ -380,7 +379,7 @@ class RecordingStarted(Fact):
     directory: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RecordingStopped(Fact):
     """Nothing is recorded any more, for this reason. The daemon goes on without. What was recorded until then can be
     replayed. The next session tries again.
@@ -393,7 +392,7 @@ class RecordingStopped(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class DurableSpoolStarted(Fact):
     """Kafka is away, and `spool.durable` is on: the stream goes to the durable log from here on, and PostgreSQL is told
     that it may forget the WAL of what the log holds.
@@ -406,7 +405,7 @@ class DurableSpoolStarted(Fact):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class DurableSpoolEnded(Fact):
     """The stream does not go to the durable log any more: Kafka is back, or the connection or the daemon ended. The log
     holds `bytes`, and everything up to `position`.
@@ -420,7 +419,7 @@ class DurableSpoolEnded(Fact):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class DurableSpoolStopped(Fact):
     """Kafka is away, and the stream cannot go to the durable log (any more), for this reason. Nothing more is
     confirmed, so that PostgreSQL keeps the WAL until Kafka is back. Nothing is lost.
@@ -433,7 +432,7 @@ class DurableSpoolStopped(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class DurableSpoolDelivering(Fact):
     """Kafka is back: a part of the durable log is delivered, from one position to another. The stream goes on
     afterwards.
@@ -447,7 +446,7 @@ class DurableSpoolDelivering(Fact):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class DurableSpoolDelivered(Fact):
     """Kafka has everything that the durable log held, and the log is empty."""
 
@@ -456,7 +455,7 @@ class DurableSpoolDelivered(Fact):
     directory: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class HttpActionAsked(Fact):
     """Somebody with a token asked for an action by HTTP: `action` for `tables`, from the address `peer`. `name` is
     the name of the token in `http.tokens_file`, and empty for `http.token`. `status` is the HTTP status of the answer;
@@ -473,7 +472,7 @@ class HttpActionAsked(Fact):
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class HttpActionRefused(Fact):
     """Somebody without the token, or a browser on the page of another site, asked for an action by HTTP. At most one
     such event in ten seconds; `refused` counts the requests since the last one.

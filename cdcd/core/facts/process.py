@@ -1,12 +1,11 @@
 """Facts about a running daemon: connections, pauses, reloads of the configuration, shutdown, failures."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from cdcd.core.facts import Fact, Level, Side
+from cdcd.core.facts import Fact, Level, Side, fact
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class StreamingPaused(Fact):
     """Streaming is off until this transaction is delivered, because its streamed form does not tell which messages were
     rolled back, or which columns are the key.
@@ -16,7 +15,7 @@ class StreamingPaused(Fact):
     commit_lsn: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class BinaryPaused(Fact):
     """A column has a type that cdcd can read in text form only. This process receives all values as text
     from now on.
@@ -27,7 +26,7 @@ class BinaryPaused(Fact):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class ConversionPaused(Fact):
     """PostgreSQL cannot convert a text to UTF-8, because its bytes have no character there. This process receives texts
     in the server's encoding from now on, and decodes them itself. The events `value.unwritable` name the columns.
@@ -38,7 +37,7 @@ class ConversionPaused(Fact):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class StreamingResumed(Fact):
     """The transaction that could not be streamed is delivered. Large transactions are streamed again."""
 
@@ -46,7 +45,7 @@ class StreamingResumed(Fact):
     commit_lsn: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class ReconnectScheduled(Fact):
     """A session failed for a reason that is likely to pass. The next session begins after `wait_s`."""
 
@@ -58,7 +57,7 @@ class ReconnectScheduled(Fact):
     wait_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PostgresStopping(Fact):
     """PostgreSQL shuts down, and waits until cdcd confirms the received WAL. After `grace_s` seconds,
     cdcd closes the stream.
@@ -70,7 +69,7 @@ class PostgresStopping(Fact):
     grace_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TransactionTimeoutUnknown(Fact):
     """This principal may not read the brokers' transaction.max.timeout.ms. Kafka transactions get a
     timeout of `timeout_s` seconds instead.
@@ -82,7 +81,7 @@ class TransactionTimeoutUnknown(Fact):
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class KafkaRetry(Fact):
     """A request to Kafka failed for a reason that is likely to pass. cdcd repeats it after `wait_s`."""
 
@@ -93,7 +92,7 @@ class KafkaRetry(Fact):
     wait_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class ShutdownRequested(Fact):
     """A signal asked the process to end. The process first finishes the open batch. A second signal ends the
     process at once.
@@ -103,7 +102,7 @@ class ShutdownRequested(Fact):
     signal: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class ShutdownFinished(Fact):
     """The process ends as asked. The broker has everything before `flushed_lsn`."""
 
@@ -111,7 +110,7 @@ class ShutdownFinished(Fact):
     flushed_lsn: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class ShutdownForced(Fact):
     """shutdown_timeout_s is over, so the process ends at once. What the broker does not have yet is sent at the next
     start.
@@ -123,7 +122,7 @@ class ShutdownForced(Fact):
     flushed_lsn: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Failed(Fact):
     """The process ends, because a person must act; `hint` says how. PostgreSQL was told no position beyond what the
     broker, or the durable log, has.
@@ -137,7 +136,7 @@ class Failed(Fact):
     exit_code: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class ConfigReloaded(Fact):
     """SIGHUP had the configuration read again. The keys in `at_once` count from now on, and those in `next_session`
     when cdcd connects next. Those in `needs_restart` differ too, and count after a restart only.
@@ -149,7 +148,7 @@ class ConfigReloaded(Fact):
     needs_restart: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class ConfigRefused(Fact):
     """SIGHUP had the configuration read again, and it is wrong. The configuration in effect stays."""
 
@@ -159,7 +158,7 @@ class ConfigRefused(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Crashed(Fact):
     """The process ends because of a bug in cdcd. PostgreSQL was told no position beyond what the broker has. Keep the
     log, and report the bug.

@@ -1,12 +1,11 @@
 """Facts about values and rules: what a format or a rule of the configuration cannot do with a table's rows."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from cdcd.core.facts import Fact, Level
+from cdcd.core.facts import Fact, Level, fact
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class ValueUnwritable(Fact):
     """A row has a legal value for which format and modes have no form. Null stands for the value in the record (in a
     column of the key, what docs/records.md says), and the record's header `cdcd.unwritable` names the column. The event
@@ -23,7 +22,7 @@ class ValueUnwritable(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class EventRefused(Fact):
     """An event of the outbox could not be published. A logical message (no `table`) is in topics.message, unless it is
     larger than outbox.message_bytes_max; a row is in the topic of its table. Correct what `reason` names, and send the
@@ -38,7 +37,7 @@ class EventRefused(Fact):
     left_out: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class FilterFailed(Fact):
     """A filter (filters.tables) has no answer for a row, or for any row of the table, as `reason` says. What becomes of
     such rows, the filter's on_error says; a row that is updated or deleted is taken for one that the topic has. Correct
@@ -54,7 +53,7 @@ class FilterFailed(Fact):
     left_out: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RouteFailed(Fact):
     """A rule of routes.tables has no answer for a row, or for any row of the table, as `reason` says. Where such rows
     go, the on_error of the table's routes says. Correct the rule's expression: `row.x != null && row.x > 5` where a
@@ -69,7 +68,7 @@ class RouteFailed(Fact):
     left_out: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class FieldFailed(Fact):
     """A computed field (fields.tables, computed) has no value for a row, as `reason` says, and is null in its record.
     Correct the field's expression: `row.x == null ? null : double(row.x)` where a column can be NULL. `left_out` is how
@@ -84,7 +83,7 @@ class FieldFailed(Fact):
     left_out: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class FlatteningCollision(Fact):
     """A table has a column with the name of a field that event_flattening adds. Its flattened records have the column
     and leave the added field out. Choose another name: `event_flattening.add_fields_prefix`, or `<field>:<name>`.
@@ -97,7 +96,7 @@ class FlatteningCollision(Fact):
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class ColumnRuleUnmatched(Fact):
     """A rule of `columns` matches no column of a published table, so it protects nothing. Compare the pattern with the
     names in PostgreSQL: a name that is spelled wrong leaves the values in clear.
@@ -108,7 +107,7 @@ class ColumnRuleUnmatched(Fact):
     rule: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class FilterUnmatched(Fact):
     """A filter of `filters.tables` matches no published table, so it filters nothing. Compare the pattern with the
     names in PostgreSQL: if a name is spelled wrong, the topic of the table has all of its rows.
@@ -119,7 +118,7 @@ class FilterUnmatched(Fact):
     table: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RoutesUnmatched(Fact):
     """A pattern of `routes.tables` matches no published table, so its rules route nothing. Compare the pattern with the
     names in PostgreSQL: if a name is spelled wrong, all rows of the table go to its own topic.
@@ -130,7 +129,7 @@ class RoutesUnmatched(Fact):
     table: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class KeyRuleUnmatched(Fact):
     """A pattern of key.columns matches no published table. Compare it with the names in PostgreSQL."""
 
@@ -139,7 +138,7 @@ class KeyRuleUnmatched(Fact):
     rule: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class KeyRepeats(Fact):
     """Several rows of a table may have the same key, as key.columns chooses it. No snapshot beside the stream reads the
     table, and `cdcd mirror` and `cdcd verify` leave it out.
@@ -150,7 +149,7 @@ class KeyRepeats(Fact):
     table: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PartitionRuleUnmatched(Fact):
     """A pattern of partitioner.columns matches no published table. Compare it with the names in PostgreSQL."""
 
@@ -159,7 +158,7 @@ class PartitionRuleUnmatched(Fact):
     rule: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RowsMove(Fact):
     """Columns that are not of the key choose the partitions of a table (partitioner.columns). Records of one key may
     lie in several partitions, and `cdcd mirror` and `cdcd verify` leave the table out. docs/partitions.md says what
@@ -171,7 +170,7 @@ class RowsMove(Fact):
     table: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class FieldRuleUnmatched(Fact):
     """A pattern of fields.tables matches no published table, or no table that it matches has a column that it renames.
     Compare the names with those in PostgreSQL. Columns that are not there are not renamed.
@@ -182,7 +181,7 @@ class FieldRuleUnmatched(Fact):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class OutboxUnpublished(Fact):
     """The publication does not have a table of outbox.tables, so that no row of it is an event. Add the table to the
     publication, or compare the name with the one in PostgreSQL.

@@ -1,12 +1,11 @@
 """Facts about snapshots."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from cdcd.core.facts import Fact, Level
+from cdcd.core.facts import Fact, Level, fact
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotStarted(Fact):
     """cdcd begins to read tables: at the slot's snapshot before streaming (`exported`), or beside it
     (`incremental`).
@@ -18,7 +17,7 @@ class SnapshotStarted(Fact):
     method: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotNeeded(Fact):
     """cdcd heals the topics or reads the tables again (snapshot.mode: when_needed), because the slot
     is unusable or does not continue where the checkpoint ends. Where a table is read again, a truncate record ends the
@@ -32,7 +31,7 @@ class SnapshotNeeded(Fact):
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotResumed(Fact):
     """A snapshot continues with the tables and pages that an earlier session did not deliver. `was` is its former
     method.
@@ -44,7 +43,7 @@ class SnapshotResumed(Fact):
     was: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotProgressed(Fact):
     """Progress of reading a table. `left_s` is estimated from the pace so far."""
 
@@ -57,7 +56,7 @@ class SnapshotProgressed(Fact):
     left_s: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotWaiting(Fact):
     """Before cdcd reads a table, it waits until the transactions that write to it have ended, or until a lock is free.
 
@@ -70,7 +69,7 @@ class SnapshotWaiting(Fact):
     writers: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotPostponed(Fact):
     """Somebody has locked a table, so cdcd does not read the rest of it at the slot's snapshot. The other tables are
     read. cdcd reads this table beside the stream as soon as the lock is free.
@@ -85,7 +84,7 @@ class SnapshotPostponed(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotRestarted(Fact):
     """cdcd reads a table from its beginning again. Rows that were delivered already come once more, with op r."""
 
@@ -95,7 +94,7 @@ class SnapshotRestarted(Fact):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotTableFinished(Fact):
     """cdcd has read every row of a table, and Kafka holds them.
 
@@ -109,7 +108,7 @@ class SnapshotTableFinished(Fact):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotTableGone(Fact):
     """A table that cdcd had to read was dropped, or is not published any more. So nothing of it is left to read."""
 
@@ -118,7 +117,7 @@ class SnapshotTableGone(Fact):
     oid: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotTableFailed(Fact):
     """The snapshot of a table failed, at its start or later. The changes of the table are streamed as before. `hint`
     says what to do, if more than `error` is known.
@@ -131,7 +130,7 @@ class SnapshotTableFailed(Fact):
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotFinished(Fact):
     """All snapshots are finished, and Kafka holds their rows. `rows` is the number of rows delivered by snapshots
     since the pipeline was created.
@@ -141,7 +140,7 @@ class SnapshotFinished(Fact):
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotConditionDropped(Fact):
     """The checkpoint has a snapshot request with a condition (`--where`), and nothing proves that this pipeline wrote
     it. cdcd runs nothing as SQL that a topic says, so it does not read the table. To ask again, run `command` with the
@@ -155,7 +154,7 @@ class SnapshotConditionDropped(Fact):
     command: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotSignalled(Fact):
     """cdcd accepted a snapshot request (logical message `cdcd.snapshot`): to start, pause, resume or cancel."""
 
@@ -164,7 +163,7 @@ class SnapshotSignalled(Fact):
     tables: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotPartitions(Fact):
     """A snapshot request names a partitioned table that is published through its partitions, so cdcd reads them.
 
@@ -177,7 +176,7 @@ class SnapshotPartitions(Fact):
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SignalsRead(Fact):
     """From now on, cdcd carries out the requests that come into `snapshot.signal_topic`."""
 
@@ -185,7 +184,7 @@ class SignalsRead(Fact):
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SignalsUnread(Fact):
     """The requests in `snapshot.signal_topic` wait, because Kafka refuses the topic, or Kafka or PostgreSQL does not
     answer. cdcd tries again every 5 seconds, and the stream goes on. The event comes once a minute.
@@ -198,7 +197,7 @@ class SignalsUnread(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SnapshotSignalRefused(Fact):
     """cdcd rejected a snapshot request (logical message `cdcd.snapshot`, or a signal in `snapshot.signal_topic`),
     because it is invalid, has no token that the daemon knows, or is not allowed. If there are many, there is one event

@@ -1,14 +1,14 @@
 """Facts about the start of a pipeline: the lock, the slot, the publication, the checkpoint, the stream."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal
 
 from cdcd import __version__
 from cdcd.build import is_compiled, note
-from cdcd.core.facts import Fact, Level
+from cdcd.core.facts import Fact, Level, fact
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Started(Fact):
     """The process has read its configuration and begins to connect. `http` is the address that it serves, or empty.
 
@@ -23,7 +23,7 @@ class Started(Fact):
     note: str = field(default_factory=note)
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class StandbyWaiting(Fact):
     """Another instance holds the advisory lock. This instance takes over when the other one releases the lock."""
 
@@ -35,7 +35,7 @@ class StandbyWaiting(Fact):
     """The address of the other instance, as PostgreSQL sees it."""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class LockForeign(Fact):
     """A session of a role without REPLICATION holds the pipeline's advisory lock. cdcd goes on without this lock, and
     other instances of this version respect it all the same. Instances of earlier versions wait for the session to end.
@@ -52,7 +52,7 @@ class LockForeign(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class OwnersUntrusted(Fact):
     """With these findings of `cdcd check`, `security.strict` would refuse the first start. A pipeline that ran before
     starts, because owners of tables can cause them. cdcd's own role reads no table of an owner that is not trusted:
@@ -65,7 +65,7 @@ class OwnersUntrusted(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class LockAcquired(Fact):
     """This instance now holds the advisory lock of the slot: it is the active one, and only it may write."""
 
@@ -73,7 +73,7 @@ class LockAcquired(Fact):
     slot: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class LockLost(Fact):
     """The connection that held the advisory lock ended. `sqlstate` is empty if the server gave no reason."""
 
@@ -83,7 +83,7 @@ class LockLost(Fact):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SessionEnded(Fact):
     """cdcd ended a session that a former active instance had left behind. `held` says what the session held: the
     advisory lock (it was silent for longer than the lease), or the replication stream.
@@ -96,7 +96,7 @@ class SessionEnded(Fact):
     silent_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SlotCreated(Fact):
     """cdcd created the replication slot. Transactions that commit after `position` are delivered."""
 
@@ -105,7 +105,7 @@ class SlotCreated(Fact):
     position: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SlotDropped(Fact):
     """cdcd dropped the slot that this start had made, because the start failed before anything was delivered. The slot
     holds no WAL any more, and the next start makes a new one.
@@ -115,7 +115,7 @@ class SlotDropped(Fact):
     slot: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SlotKept(Fact):
     """The process ends after its first start, and the slot that it made stays. PostgreSQL keeps WAL for the slot.
     `reason` says why the slot stays.
@@ -128,7 +128,7 @@ class SlotKept(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TwoPhaseEnded(Fact):
     """cdcd took two_phase from the slot, because postgres.two_phase is false. Prepared transactions are sent at their
     COMMIT PREPARED from now on.
@@ -138,7 +138,7 @@ class TwoPhaseEnded(Fact):
     slot: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TwoPhaseKept(Fact):
     """postgres.two_phase is false, but the slot has two_phase, and PostgreSQL before 18 cannot take it away. The server
     sends prepared transactions at PREPARE. cdcd still delivers them at COMMIT PREPARED, and nothing is lost.
@@ -149,7 +149,7 @@ class TwoPhaseKept(Fact):
     slot: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RecordSettingChanged(Fact):
     """Somebody has changed a `setting` that decides how rows become records, since the pipeline ran last. The records
     that are in the topics stay as they are. `effect` says what that means for readers.
@@ -162,7 +162,7 @@ class RecordSettingChanged(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SlotWaiting(Fact):
     """The slot cannot be used yet, because a walsender holds it, or because its creation waits for open
     transactions.
@@ -174,7 +174,7 @@ class SlotWaiting(Fact):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PublicationCreated(Fact):
     """cdcd created the publication."""
 
@@ -182,7 +182,7 @@ class PublicationCreated(Fact):
     publication: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class CheckpointRead(Fact):
     """The position from which this session resumes. `found` is false if there is no checkpoint, so that
     the position is the one of the slot.
@@ -194,7 +194,7 @@ class CheckpointRead(Fact):
     position: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class GapAccepted(Fact):
     """The slot does not continue where the checkpoint ends, and --accept-gap or snapshot.mode: when_needed accepts
     that. The changes between `begins` and `ends` are not delivered. With when_needed, the topics of
@@ -212,7 +212,7 @@ class GapAccepted(Fact):
     ended: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class StreamStarted(Fact):
     """PostgreSQL sends changes. cdcd skips those before `position`, because the broker has them already."""
 

@@ -1,12 +1,11 @@
 """Facts about single tables: their topics, their place in the publication, their partitions, their fates."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from cdcd.core.facts import Fact, Level
+from cdcd.core.facts import Fact, Level, fact
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TopicCreated(Fact):
     """cdcd created a topic."""
 
@@ -14,7 +13,7 @@ class TopicCreated(Fact):
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TopicLost(Fact):
     """The topic of a table had records and was deleted, so cdcd created it again. It has only the changes from now on.
 
@@ -28,7 +27,7 @@ class TopicLost(Fact):
     command: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PartitionsAdded(Fact):
     """Somebody added partitions to a topic. Within minutes, producers send most keys to other partitions than before.
     So the records of one row lie in two partitions, between which there is no order. cdcd looks every 30 seconds while
@@ -43,7 +42,7 @@ class PartitionsAdded(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableHealed(Fact):
     """After a gap, the table's topic was compared with the table, and got these numbers of records, so that it equals
     the table at the new slot's first position.
@@ -56,7 +55,7 @@ class TableHealed(Fact):
     inserts: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableNotHealed(Fact):
     """After a gap, the table's topic cannot be compared with the table for certain. A truncate record ends the former
     rows instead, and the table is read again, unless the reason says that it is not read.
@@ -68,7 +67,7 @@ class TableNotHealed(Fact):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class GapHealed(Fact):
     """The topics of `tables` tables were compared with the tables after a gap, and got these numbers of records. The
     stream begins when the other tables are read.
@@ -82,7 +81,7 @@ class GapHealed(Fact):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableReplaced(Fact):
     """Another table has taken the name of a published one. Its changes go to the same topic.
 
@@ -101,7 +100,7 @@ class TableReplaced(Fact):
     read: bool
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableAdded(Fact):
     """A table was added to the publication, maybe again, or was renamed and is not read by itself
     (`snapshot.mode: never`, `snapshot.exclude`). Its existing rows are delivered only if `read` is true.
@@ -116,7 +115,7 @@ class TableAdded(Fact):
     command: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PublicationChanged(Fact):
     """cdcd added tables to the publication or dropped tables from it (postgres.publication_changes).
 
@@ -131,7 +130,7 @@ class PublicationChanged(Fact):
     dropped_count: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PublicationDiffers(Fact):
     """The publication lacks tables that the configuration names, or has tables that it does not name, and cdcd does not
     change that. PostgreSQL sends no changes of a table that the publication lacks.
@@ -151,7 +150,7 @@ class PublicationDiffers(Fact):
     command: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PartitionAttached(Fact):
     """A partitioned table that is published as a whole got a partition. PostgreSQL sends nothing of the rows that the
     partition had before.
@@ -168,7 +167,7 @@ class PartitionAttached(Fact):
     command: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PartitionDetached(Fact):
     """A partition of a table that is published as a whole was detached or dropped, also while cdcd was stopped.
     PostgreSQL sends nothing of that, so readers of the topic still have its rows. `cdcd tables stop` and `cdcd tables
@@ -181,7 +180,7 @@ class PartitionDetached(Fact):
     partition: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PartitionTruncated(Fact):
     """A partition of a table that is published as a whole was truncated by its own name. PostgreSQL sends nothing of
     that, so readers of the topic still have its rows. TRUNCATE of the partitioned table is sent. If the partition
@@ -196,7 +195,7 @@ class PartitionTruncated(Fact):
     partition: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PartitionsUnremembered(Fact):
     """These tables that are published as a whole have more partitions than the checkpoint can hold (about 20,000 of all
     tables together). cdcd notices partitions that change while it runs, but not those that change while it is stopped.
@@ -208,7 +207,7 @@ class PartitionsUnremembered(Fact):
     tables: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TypeDropped(Fact):
     """A column has a type that PostgreSQL's catalog does not know any more, because the type was dropped after the
     change was written. cdcd writes the column's values as text, arrays of it included.
@@ -221,7 +220,7 @@ class TypeDropped(Fact):
     type_oid: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableSetAside(Fact):
     """A table is set aside because of a fault that belongs to it alone: from `lsn` on, its changes have no records. All
     other tables go on. Consumers of its topic must not take what they have for the table's present rows.
@@ -244,7 +243,7 @@ class TableSetAside(Fact):
     by_itself: bool
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableDeadLetters(Fact):
     """The schema registry refuses a schema of a table, so the records of the table go to `kafka.dead_letter_topic`, in
     JSON (`kafka.dead_letters`). The topic of the table lacks these records, also later.
@@ -261,7 +260,7 @@ class TableDeadLetters(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableResumed(Fact):
     """A table that was set aside because of `fault` comes back: its former rows end, its rows are read again (`read`),
     and its changes of transactions that commit from `lsn` on have records. `attempt` counts how often it has come back.
@@ -277,7 +276,7 @@ class TableResumed(Fact):
     read: bool
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableLeft(Fact):
     """A table that was set aside because of `fault` was dropped, or is not published any more. So it is not set aside
     any more. Its topic keeps what it has. If the table is published again, its former rows end, and it is read.
@@ -290,7 +289,7 @@ class TableLeft(Fact):
     lsn: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RelationChanged(Fact):
     """A table changed: columns were `added` or `dropped` (each with its type), `renamed` (the new name by the former
     one) or `retyped` (`<former type> -> <new type>` by name). Or it has another `key`, name (`former_name`) or
@@ -316,7 +315,7 @@ class RelationChanged(Fact):
         }
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TablesLeftOut(Fact):
     """tables.include and tables.exclude leave out `count` of the published tables. `tables` has the first ten names.
     PostgreSQL sends their changes all the same.
@@ -327,7 +326,7 @@ class TablesLeftOut(Fact):
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TablePatternUnmatched(Fact):
     """A pattern of tables.include or tables.exclude matches no published table, so it takes in or leaves out nothing.
     Compare it with the names in PostgreSQL: if a name is spelled wrong, the table's changes are in Kafka after all.

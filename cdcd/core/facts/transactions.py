@@ -1,12 +1,11 @@
 """Facts about transactions and messages that are large, old or kept."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from cdcd.core.facts import Fact, Level
+from cdcd.core.facts import Fact, Level, fact
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TransactionLarge(Fact):
     """A source transaction is too large for one Kafka transaction (kafka.transaction.whole_bytes_max): it spans
     several.
@@ -17,7 +16,7 @@ class TransactionLarge(Fact):
     commit_lsn: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SpoolSpilled(Fact):
     """The changes of open and prepared transactions no longer fit into memory, so cdcd writes them to disk."""
 
@@ -26,7 +25,7 @@ class SpoolSpilled(Fact):
     disk_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PreparedOld(Fact):
     """A prepared transaction has been waiting for COMMIT PREPARED or ROLLBACK PREPARED. The server keeps the WAL since
     then.
@@ -39,7 +38,7 @@ class PreparedOld(Fact):
     held_at: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PrepareMissing(Fact):
     """A COMMIT PREPARED came without its PREPARE. Either the transaction only locked rows (PostgreSQL 15 to 17), or its
     changes are missing.
@@ -52,7 +51,7 @@ class PrepareMissing(Fact):
     commit_lsn: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class ContextRefused(Fact):
     """cdcd rejected the context of a transaction (logical message `cdcd.context`), because it is malformed or too
     large, or has no token that the pipeline knows. The transaction's records are delivered without its headers. If
@@ -65,7 +64,7 @@ class ContextRefused(Fact):
     left_out: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RecordOversized(Fact):
     """A record is larger than the broker accepts. cdcd sent it where kafka.oversized says."""
 
@@ -77,7 +76,7 @@ class RecordOversized(Fact):
     went_to: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class MessagesKept(Fact):
     """`postgres.messages` is not given, and a former version of cdcd delivered all logical messages by default. So this
     pipeline goes on delivering them to `topic`, although any role that may connect can send them.
@@ -93,7 +92,7 @@ class MessagesKept(Fact):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class LargeMessageReceived(Fact):
     """PostgreSQL has sent a message of more than 16 MiB: a row of `table`, or a logical message. cdcd says so before it
     handles the message, because the message needs memory: three times its size, and twice its record where that is
@@ -108,7 +107,7 @@ class LargeMessageReceived(Fact):
     memory_limit: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class LargeMessageComing(Fact):
     """PostgreSQL is sending a message of at least `bytes` bytes, more than 16 MiB, behind `lsn`. libpq gives it to cdcd
     when all of it is there.
@@ -121,7 +120,7 @@ class LargeMessageComing(Fact):
     memory_limit: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class LargeMessageEndedRun(Fact):
     """The last run of this pipeline was killed while it received or handled a message of at least this size: a row of
     `table`, or a logical message. Without a table, `lsn` is where the message before it was.
@@ -136,7 +135,7 @@ class LargeMessageEndedRun(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class StreamRenewed(Fact):
     """A message of more than 16 MiB is delivered and confirmed. cdcd connects again, because libpq keeps a buffer of
     that size as long as the connection is open.
@@ -147,7 +146,7 @@ class StreamRenewed(Fact):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class MessageOversized(Fact):
     """A logical message is larger than the broker accepts. Its record has no value; the headers `cdcd.size` and
     `cdcd.sha256` say which value it had.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import ClassVar, Final
 
-from cdcd.core.facts import Fact, Level, Observer, facts_of, rows
+from cdcd.core.facts import Fact, Level, Observer, fact, facts_of, rows
 from cdcd.core.protocol.lsn import Lsn
 
 __all__ = [
@@ -76,7 +76,7 @@ class Progress:
     versions: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class MirrorStarted(Fact):
     """The stream begins, or goes on. `once`: the stream ends when it has mirrored what is in the topics now."""
 
@@ -86,7 +86,7 @@ class MirrorStarted(Fact):
     once: bool
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class MirrorServing(Fact):
     """The HTTP server of the mirror answers at `address`."""
 
@@ -94,7 +94,7 @@ class MirrorServing(Fact):
     address: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class BatchDone(Fact):
     """A batch is in every table that had changes and is not stopped. `tables` has the 12 tables with most changes, each
     with `table`, `changes`, `quarantined`, `held`, `commit_lsn`, `lag_s` and `seconds`; `more_tables` is the number of
@@ -162,7 +162,7 @@ class BatchDone(Fact):
         }
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableFailed(Fact):
     """A table could not follow, or could not be tidied up. It is tried again."""
 
@@ -174,7 +174,7 @@ class TableFailed(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableStopped(TableFailed):
     """A table could not follow, and is left as it is until the next start; the others go on. `hint` says what to do."""
 
@@ -183,7 +183,7 @@ class TableStopped(TableFailed):
     stopped: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableResumed(Fact):
     """A table that had stopped, in this process or in one before it, goes on."""
 
@@ -191,7 +191,7 @@ class TableResumed(Fact):
     table: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableReloading(Fact):
     """A table that could not follow is read again from its database. `waiting`: for what, or empty."""
 
@@ -202,7 +202,7 @@ class TableReloading(Fact):
     waiting: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableReloaded(Fact):
     """The table was read again, and goes on from `commit_lsn`."""
 
@@ -214,7 +214,7 @@ class TableReloaded(Fact):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableLoaded(Fact):
     """`--snapshot` read the table whole, as of `commit_lsn`."""
 
@@ -226,7 +226,7 @@ class TableLoaded(Fact):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class LoadWaiting(Fact):
     """A snapshot waits for open transactions at the source, or for the lock on a table: `waiting` names the holder."""
 
@@ -236,7 +236,7 @@ class LoadWaiting(Fact):
     waited_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class LoadRestarted(Fact):
     """A snapshot was lost while tables were read at it. Those that are left are read at a new one."""
 
@@ -245,7 +245,7 @@ class LoadRestarted(Fact):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Replayed(Fact):
     """Quarantine was replayed for a table: `replayed` records are in the table now, or lie before its last truncate or
     snapshot. `left` are still no changes, `gone` are in the topic no more.
@@ -258,7 +258,7 @@ class Replayed(Fact):
     gone: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SetChanged(Fact):
     """With consistent batches: from the common LSN `consistent_lsn` on, the tables `without` are not part of the common
     points.
@@ -270,7 +270,7 @@ class SetChanged(Fact):
     without: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableRestored(Fact):
     """Two mirrors committed to a changelog at the same moment. The next mirror restored the changelog to `version`, and
     reads the later changes again. `hint` says what to do.
@@ -283,7 +283,7 @@ class TableRestored(Fact):
     hint: str = "Run one mirror for each table. Read again the changes that this table lost in between."
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableRolledBack(Fact):
     """Somebody rolled a target table back or restored it. The mirror reads the later changes from the topic again, so
     the table will equal its source. `hint` says what to do.
@@ -296,7 +296,7 @@ class TableRolledBack(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class StatesMissing(Fact):
     """A table of states (`tables.scd2`) lacks what its rows were between two LSNs, because the log lacks these changes
     or they cannot be brought to the columns of now. States of before end at the truncate record at `until_lsn`.
@@ -311,7 +311,7 @@ class StatesMissing(Fact):
     hint: str = "Take the states of this time from a backup of the log, if they matter."
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableTakenOver(Fact):
     """A table that a mirror without a log made is folded from the log from now on. No row was read again. `lsn`: the
     fold begins after it.
@@ -322,7 +322,7 @@ class TableTakenOver(Fact):
     lsn: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableMaintained(Fact):
     """Small files were written together, former versions let go."""
 
@@ -333,7 +333,7 @@ class TableMaintained(Fact):
     expired_versions: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class LogShortened(Fact):
     """Retention deleted `rows` records from the log, which were appended before the day `before`. `held` is the number
     of topics whose old records were kept, because a table has not folded them.
@@ -346,7 +346,7 @@ class LogShortened(Fact):
     held: int
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class LogExpired(Fact):
     """The log deleted changes that the table does not have, because they were older than `maintenance.log_held_days`.
     The table must be read again. `hint` has the command.
@@ -359,7 +359,7 @@ class LogExpired(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TableLaidOut(Fact):
     """A mirror was written again in another layout. If nothing differs before and after, it was left alone.
 
@@ -384,7 +384,7 @@ class TableLaidOut(Fact):
         return before != (self.after, self.deletes_after, self.fields_after)
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Unmirrored(Fact):
     """A topic of the pipeline that no description fits is not mirrored."""
 
@@ -394,7 +394,7 @@ class Unmirrored(Fact):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TopicUnfit(Fact):
     """A topic whose settings let records go that the mirror needs."""
 
@@ -405,7 +405,7 @@ class TopicUnfit(Fact):
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class Retrying(Fact):
     """Something that all tables need is away. The stream starts again after `wait_s`."""
 
