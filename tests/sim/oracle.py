@@ -254,9 +254,9 @@ class Oracle:
             at = self._without_aside((topic, None, None, None), fields, at)
             wanted = self.expected[at] if at < len(self.expected) else None
             own = wanted is not None and wanted.table is not None and wanted.table.name == name
-            if wanted is not None and own and wanted.op == "t" and _is_at(wanted, fields):
+            if wanted is not None and own and _is_truncate(wanted, fields):
                 return False
-        if wanted is not None and table is not None and wanted.op == "t" and _is_at(wanted, fields):
+        if wanted is not None and table is not None and _is_truncate(wanted, fields):
             return table.name != name and may_end
         return may_end
 
@@ -384,7 +384,11 @@ class Oracle:
         for at in list(self._cut):
             last = self._lengths[at]
             if last <= self.delivered:
+                self._cut.discard(at)
                 before = self._lengths[at - 1] if at else 0
+                if any(self._may_be_aside(each) for each in range(before, last)):
+                    # Records that the broker refused later belonged to the transaction when it was cut.
+                    continue
                 ends = [size for index in range(before, last) for size in self._ends.get(index, ())]
                 records, size = last - before + len(ends), sum(self._sizes[before:last]) + sum(ends)
                 small = records < self.part_records and size < self.part_bytes
@@ -392,7 +396,6 @@ class Oracle:
                     raise PromiseBrokenError(
                         f"G10: a transaction of {records} records and {size} bytes is cut"
                     )
-                self._cut.discard(at)
 
     # What PostgreSQL is told.
 
@@ -449,6 +452,15 @@ class Oracle:
 
 def _size(record: Record) -> int:
     return len(record[1] or b"") + len(record[2] or b"")
+
+
+def _is_truncate(wanted: Expected, fields: dict[str, Any]) -> bool:
+    """Whether the record is the TRUNCATE.
+
+    If the TRUNCATE is the last event of a transaction, the end of former rows behind the transaction has the same
+    place, with the LSN of the commit.
+    """
+    return wanted.op == "t" and _is_at(wanted, fields) and fields["source"]["lsn"] == wanted.change.lsn
 
 
 def _is_at(wanted: Expected, fields: dict[str, Any]) -> bool:

@@ -407,6 +407,15 @@ def test_a_fault_of_a_table_stops_that_table_alone_and_it_comes_back_equal(tmp_p
 @pytest.mark.skipif(
     is_compiled(), reason="a class that is not compiled cannot refuse rows in front of a compiled one"
 )
+@pytest.mark.parametrize("seed", [6031, 8563, 9128, 9344])
+def test_a_seed_with_faults_of_tables_that_failed_before_passes(tmp_path, seed: int):
+    focuses = tuple(TABLE_FAULTS_AND_KILLS.values())
+    World(seed, str(tmp_path), focus=focuses[seed % len(focuses)]).run()
+
+
+@pytest.mark.skipif(
+    is_compiled(), reason="a class that is not compiled cannot refuse rows in front of a compiled one"
+)
 @pytest.mark.parametrize("focus", TABLE_FAULTS_AND_KILLS)
 def test_a_kill_in_the_fault_of_a_table_costs_nothing(tmp_path, focus: str):
     for seed in range(12):

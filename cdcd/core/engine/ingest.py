@@ -108,11 +108,7 @@ class Ingest:
         """Take the next frames of the stream."""
         assert self._steps is None, "the former frames are not worked off"
         self._has_large_frame = len(frames) > 0 and len(frames[-1]) > STEP_BYTES
-        steps: Iterator[KeptStep] = self._kept(self._assembler.assemble(frames))
-        if self._returned:
-            steps = chain(self._returned, steps)
-            self._returned = []
-        self._steps = steps
+        self._steps = self._kept(self._assembler.assemble(frames))
 
     def _kept(self, steps: Iterator[Step]) -> Iterator[KeptStep]:
         self._splits = self._left_out.is_needed
@@ -132,17 +128,17 @@ class Ingest:
         if isinstance(held, Changes):
             self._held = None
             self._put_back(held)
-        return self.relations.leave(oid)
+        waiting = [each for each in self._returned if each.message.oid == oid]
+        self._returned = [each for each in self._returned if each.message.oid != oid]
+        described = self.relations.leave(oid)
+        # The server does not describe the table again.
+        return waiting[0].message if described is None and waiting else described
 
     def come_back(self, oid: int, relation: Relation | None) -> None:
         """Let a table that was set aside come back between two transactions: it is described before its next change."""
         self._encoder.forget(oid)
-        if relation is None:
-            return
-        if self._steps is None:
+        if relation is not None:
             self._returned.append(Described(relation))
-        else:
-            self._steps = chain([Described(relation)], self._steps)
 
     def _put_back(self, step: Changes) -> None:
         """Process these events next, without those of tables that are set aside."""
@@ -176,7 +172,7 @@ class Ingest:
                 if not self._queue.room or self._between.is_held:
                     return False
                 # A step may insert others before the ones that follow.
-                step = next(self._steps, None)
+                step = self._returned.pop(0) if self._returned else next(self._steps, None)
                 if step is None:
                     self._steps = None
                     self._has_large_frame = False

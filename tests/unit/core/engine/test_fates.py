@@ -282,6 +282,27 @@ def test_what_can_pass_is_tried_again_by_itself_and_less_often_each_time(tmp_pat
     assert len(set_aside(daemon)) == 3
 
 
+def test_a_table_that_fails_again_before_its_next_change_keeps_its_description(tmp_path: Path):
+    # GIVEN a table that came back, and whose topic is refused before the stream goes on
+    daemon = daemon_of(tmp_path)
+    daemon.feed(transaction(5, 100, *BOTH, row(1)))
+    daemon.until(EnsureTopics)
+    refused: dict[str, CdcdError] = {"p.public.t": SinkError("no right")}
+    daemon.engine.topics_refused(refused, daemon.now)
+    daemon.idle()
+    daemon.now += RETRY_S
+    daemon.until(EnsureTopics)
+    daemon.engine.topics_refused(refused, daemon.now)
+    # WHEN changes come while it is set aside, and it comes back
+    daemon.take(transaction(6, 200, row(2), row(3, oid=OTHER)))
+    daemon.now += 2 * RETRY_S
+    daemon.idle()
+    # THEN its next change has a record, although the server did not describe the table again
+    daemon.take(transaction(7, 300, row(4)))
+    assert [fact.attempt for fact in daemon.facts.of(TableResumed)] == [1, 2]
+    assert [each for each in ids(daemon) if each[1] in (2, 3, 4)] == [("other", 3), ("t", 4)]
+
+
 def test_tables_that_come_back_together_do_so_in_turn():
     start = [AsideTable(oid, 100, TOPIC) for oid in range(1, 2001)]
     fates = Fates(start, {oid: f"public.t{oid}" for oid in range(1, 2001)}, observe=Facts())
