@@ -85,7 +85,7 @@ class Ingest:
         self._left_out = left_out
         self._renewal = renewal
         self._steps: Iterator[KeptStep] | None = None
-        self._returned: list[Described] = []
+        self._returned: list[Relation] = []
         """Descriptions of tables that came back, which precede the next steps."""
         self._held: KeptStep | None = None
         self._splits = False
@@ -128,17 +128,17 @@ class Ingest:
         if isinstance(held, Changes):
             self._held = None
             self._put_back(held)
-        waiting = [each for each in self._returned if each.message.oid == oid]
-        self._returned = [each for each in self._returned if each.message.oid != oid]
+        waiting = [each for each in self._returned if each.oid == oid]
+        self._returned = [each for each in self._returned if each.oid != oid]
         described = self.relations.leave(oid)
         # The server does not describe the table again.
-        return waiting[0].message if described is None and waiting else described
+        return waiting[0] if described is None and waiting else described
 
     def come_back(self, oid: int, relation: Relation | None) -> None:
         """Let a table that was set aside come back between two transactions: it is described before its next change."""
         self._encoder.forget(oid)
         if relation is not None:
-            self._returned.append(Described(relation))
+            self._returned.append(relation)
 
     def _put_back(self, step: Changes) -> None:
         """Process these events next, without those of tables that are set aside."""
@@ -172,7 +172,7 @@ class Ingest:
                 if not self._queue.room or self._between.is_held:
                     return False
                 # A step may insert others before the ones that follow.
-                step = self._returned.pop(0) if self._returned else next(self._steps, None)
+                step = Described(self._returned.pop(0)) if self._returned else next(self._steps, None)
                 if step is None:
                     self._steps = None
                     self._has_large_frame = False
