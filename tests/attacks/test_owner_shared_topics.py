@@ -1,6 +1,7 @@
 """Who owns a schema whose tables share a topic: other names than those of the patterns do not get into the topic."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from deploy.local import KafkaBroker
 from tests.attacks.checkpoints import records_of
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.forked import run_cdcd
 
 pytestmark = pytest.mark.postgres(only=[18])
 
@@ -76,4 +78,35 @@ def test_a_table_gets_into_a_shared_topic_by_no_name_that_the_patterns_lack(
     database.execute("DROP TABLE orders_us; ALTER TABLE all_orders RENAME TO orders_us")
     database.execute("INSERT INTO orders_us VALUES (2); INSERT INTO orders_eu VALUES (2)")
     until(lambda: ("orders_eu", 2) in rows(broker, topic) or None, "the table beside it")
+    assert process.stop() == 0
+
+
+@pytest.mark.attack(
+    gains="no comparison of any table, by a table with the topic of another one", before="failed"
+)
+def test_verify_compares_the_others_where_a_table_would_have_the_topic_of_another_one(
+    database: Database, broker: KafkaBroker, daemon: Start, unique: str
+) -> None:
+    # GIVEN a table, and another one whose name is first in the alphabet and the same to Kafka
+    for name in ("orders_eu", "orders.eu", "others"):
+        database.execute(f'CREATE TABLE "{name}" (id int PRIMARY KEY); INSERT INTO "{name}" VALUES (1)')
+    settings = {"tables": {"on_error": "set_aside"}, "snapshot": {"mode": "initial"}}
+    process = daemon(configuration(unique, database.dsn(), broker.bootstrap_servers, **settings))
+    process.await_event("table.aside", table="public.orders.eu")
+    process.await_event("snapshot.finished")
+    # WHEN the topics are compared with the tables
+    compared = run_cdcd(
+        "verify", "--config", str(process.config_path), "--format", "json", environment={**os.environ}
+    )
+    # THEN both other tables are equal, and the report says why this one is not compared
+    assert compared.returncode == 12, compared.stderr
+    found = {each["table"]: each for each in json.loads(compared.stdout)["tables"]}
+    assert [
+        len(found[f"public.{name}"]["not_compared"]) for name in ("orders_eu", "others", "orders.eu")
+    ] == [
+        0,
+        0,
+        1,
+    ]
+    assert "cdcd tables resume" in found["public.orders.eu"]["not_compared"][0]
     assert process.stop() == 0

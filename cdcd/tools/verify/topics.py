@@ -193,7 +193,9 @@ class TopicsTarget:
                 if name in chosen and name not in done:
                     self._locked = True
                     changed[name] = f"{name} is {who}."
-            tables = {name: table for name, table in sorted(shared.tables.items()) if name in chosen}
+            # Of tables with one topic, the oldest has it, as in the daemon, which sets the others aside.
+            oldest = sorted(shared.tables.items(), key=lambda each: each[1].source.oid)
+            tables = {name: table for name, table in oldest if name in chosen}
             await self._delivery.nudge()
             delivered = asyncio.create_task(self._delivered(shared.position, list(tables)))
             stack.callback(delivered.cancel)
@@ -218,8 +220,8 @@ class TopicsTarget:
                     changed[name] = error.message
                 except TableBusyError as error:
                     changed[name] = await self._busy(shared, table, error)
-                except (ConfigError, SourceError) as error:
-                    # A rule does not fit the table, or its reader may not read it. Other tables are compared.
+                except (ConfigError, SourceError, SinkError) as error:
+                    # A rule does not fit the table, its reader may not read it, or another table has its topic.
                     refused[name] = str(error)
                 else:
                     begun[name] = comparing
