@@ -84,7 +84,7 @@ async def _values(
             values = await catalog.distinct_values(connection, relation, column, _VALUES_MAX)
         except CdcdError:
             continue
-        found.append((column, tuple([value for value in values if value])))
+        found.append((column, tuple(filter(None, values))))
     return tuple(found)
 
 
