@@ -210,6 +210,12 @@ class Config(Section):
         for table in outbox.tables:
             if not has(table):
                 raise ValueError(f"outbox.tables: {table} is left out by tables.include or tables.exclude")
+        for (schema, name), given in outbox.by_table.items():
+            if given.has_schemas and self.format.value != "avro":
+                raise ValueError(
+                    f"outbox.tables: {schema}.{name}: key_form and payload_form other than text need "
+                    "format.value: avro"
+                )
         if outbox.messages and self.postgres.messages is False:
             raise ValueError("outbox.messages needs another postgres.messages than false")
         if self.context.enabled and self.postgres.messages is False:

@@ -41,6 +41,7 @@ class Adopted:
 
     Attributes:
         what: what it shows.
+        made_after: its name in the corpus, if two connectors here are made after one there.
         topics: what its topics begin with, before the first point.
         replaced: options with other values than in the corpus.
         loses_tombstones: True if a transform fails at a tombstone, and `errors.tolerance: all` skips it.
@@ -50,6 +51,7 @@ class Adopted:
     what: str
     topics: str
     replaced: Mapping[str, str] = field(default_factory=dict)
+    made_after: str = ""
     loses_tombstones: bool = False
     signals: str = ""
 
@@ -80,6 +82,17 @@ CONNECTORS: Final[dict[str, Adopted]] = {
         {"topic.prefix": "masked", "column.mask.with.12.chars": "app.customers.phone"},
     ),
     "connect-035": Adopted("an outbox with a JSON payload and a header", "dev"),
+    "outbox-avro": Adopted(
+        "the same outbox with keys and payloads in Avro",
+        "avro",
+        {
+            "topic.prefix": "second",
+            "key.converter": AVRO,
+            "value.converter": AVRO,
+            "transforms.outbox.route.topic.replacement": "avro.${routedByValue}",
+        },
+        made_after="connect-035",
+    ),
     "connect-128": Adopted("flattened JSON with schemas, tombstones", "flat", {"topic.prefix": "flat"}),
 }
 
@@ -103,7 +116,10 @@ OWN: Final[dict[str, str]] = {
     ".name.type": "A column is optional unless it is in the key.",
     ".name.default": "A column is optional unless it is in the key.",
     "key": "The key of an event is its text. Debezium's JsonConverter writes the text in quotes.",
+    "key.schema.optional": "The key of an event in Avro is not optional.",
     "value.of": "A field of an event's JSON payload that is null is there.",
+    "value.none": "A field of an event's JSON payload that is an empty array is there.",
+    "value.lines": "A field that other objects of an array have is not added to an event's JSON payload.",
     "headers.x-request-id": "A header whose field is null is left out.",
     "value.before.phone": "A masked NULL is NULL.",
     "value.after.phone": "A masked NULL is NULL.",
@@ -168,13 +184,19 @@ CHANGES: Final = (
         "INSERT INTO public.outbox VALUES ('d0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', 'payment', '8', 'Paid', "
         '\'{"note": "ü", "of": null}\', NULL)'
     ),
+    (
+        "INSERT INTO public.outbox VALUES ('e0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', 'order', '9', 'Placed', "
+        '\'{"id": 5000000000, "paid": true, "lines": [{"n": 1, "sku": "a"}, {"n": 2}], "tags": ["x"], "none": [], '
+        '"to": {"zip": "1", "at": [[1.5]], "in": {"x": -1}}}\', NULL)'
+    ),
     "DELETE FROM public.outbox WHERE aggregate_id = '8'",
 )
 
 
 def options(name: str, reader: str, registry: str) -> dict[str, str]:
     """The options of a connector, for cdcd (`reader` "cdcd") or Debezium."""
-    given = {key: value for key, value in connectors()[name].items() if key not in LEFT_OUT}
+    corpus = connectors()[CONNECTORS[name].made_after or name]
+    given = {key: value for key, value in corpus.items() if key not in LEFT_OUT}
     found = {**given, **ADJUSTED, **CONNECTORS[name].replaced, "slot.name": slot(name, reader)}
     for part in ("key", "value"):
         if found.get(f"{part}.converter") == AVRO:
@@ -232,7 +254,8 @@ def _described(schema: Any) -> Any:
     """The schema of a key or value, as a record's that may be optional."""
     is_optional = isinstance(schema, list)
     (record,) = [each for each in schema if each != "null"] if is_optional else [schema]
-    return {**_by_name(record), "optional": is_optional}
+    named = _by_name(record)
+    return {**(named if isinstance(named, dict) else {"type": named}), "optional": is_optional}
 
 
 def _by_name(schema: Any) -> Any:

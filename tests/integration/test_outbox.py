@@ -11,6 +11,8 @@ from deploy.demo.topics import Raw, Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
+from tests.integration.test_avro import values
+from tests.schema_registry import SchemaRegistry
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
@@ -147,3 +149,58 @@ def test_fields_beside_the_payload_stand_in_the_value(
         {"payload": '{"n": 1}', "eventType": "Happened", "at": "2024-01-01T10:00:00.500000Z"},
         {"payload": None, "eventType": None, "at": None},
     ]
+
+
+def _registrations(registry: SchemaRegistry, topic: str) -> int:
+    return len([each for each in registry.asked if each == f"POST /subjects/{topic}-value/versions"])
+
+
+def test_json_payloads_are_records_in_avro_and_one_that_the_registry_refuses_goes_to_the_tables_topic(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN an outbox whose payloads are records in Avro
+    database.execute(TABLE)
+    topic = f"{unique}.events"
+    table = {"topic": topic, "payload_form": "avro_record"}
+    with SchemaRegistry() as registry:
+        process = daemon(
+            configuration(
+                unique,
+                database.dsn(),
+                broker.bootstrap_servers,
+                format={"key": "avro", "value": "avro"},
+                registry={"url": registry.url},
+                outbox={"topics": [topic], "tables": {"public.outbox": table}},
+            )
+        )
+        process.await_streaming()
+        # WHEN events of two forms come, the daemon is killed, and the registry refuses a third form
+        payloads = ('{"n": 1}', '{"n": 2, "lines": [{"sku": "a"}, {"sku": "b", "n": 3}]}')
+        for number, payload in enumerate(payloads):
+            database.execute(f"INSERT INTO outbox VALUES ({number}, 'e', 'k', 'Happened', '{payload}')")
+        await_flushed(database.dsn(), f"cdcd_{unique}")
+        process.kill()
+        asked = _registrations(registry, topic)
+        process.start()
+        process.await_streaming()
+        database.execute(insert(2))
+        await_flushed(database.dsn(), f"cdcd_{unique}")
+        assert _registrations(registry, topic) == asked == 2
+        registry.refusing.add(f"{topic}-value")
+        database.execute(
+            "INSERT INTO outbox VALUES (3, 'e', 'k', 'Happened', '{\"n\": \"secret\"}'), "
+            "(4, 'e', 'k', 'Happened', '{\"n\": 4}')"
+        )
+        await_flushed(database.dsn(), f"cdcd_{unique}")
+        # THEN the records have the values, and what was refused is a row and was told without its value
+        assert values(broker.bootstrap_servers, topic, registry) == [
+            {"n": 1},
+            {"n": 2, "lines": [{"sku": "a", "n": None}, {"sku": "b", "n": 3}]},
+            {"n": 2},
+            {"n": 4},
+        ]
+        (row,) = values(broker.bootstrap_servers, f"{unique}.public.outbox", registry)
+        assert (row["op"], row["after"]["id"]) == ("c", 3)
+        reason = process.await_event("outbox.refused", after=0)["reason"]
+        assert f"the registry refuses the schema of subject {topic}-value" in reason
+        assert "secret" not in process.output()

@@ -137,7 +137,7 @@ def _shaped_by(planted: Callable[..., Any]) -> Any:
     def put(encoder: Encoder, *given: Any) -> Encoder:
         shape = planted(*given)
         shape.stream = encoder
-        encoder.shape_by(shape)
+        encoder.shapes.put(shape)
         return encoder
 
     return put

@@ -626,7 +626,7 @@ class Session:
         encoder = self.parts.routed(encoder, routes, envelope, observe)
         encoder = self.parts.filtered(encoder, filters, envelope, observe)
         if settings.row_faults:
-            encoder.shape_by(RefusesRows(self._is_mended))
+            encoder.shapes.put(RefusesRows(self._is_mended))
         rows = self.parts.partitioned_rows(record_stream(envelope), envelope)
         rows = self.parts.routed_rows(rows, routes, envelope, observe)
         rows = self.parts.filtered_rows(rows, filters, envelope, observe)

@@ -1,15 +1,16 @@
 """The keys of `outbox`: events that an application publishes in the transaction that they tell of."""
 
 import re
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from cdcd.config.types import KIB, Form, Section, Text, TopicName
 from cdcd.core.catalog.routing import TOPIC_LENGTH_MAX, equivalent, parse_table
 from cdcd.core.records.encoder import HEADER_PARTITION
+from cdcd.core.records.shaping.json_records import JsonRecords
 from cdcd.core.records.shaping.outbox import EVENT_ID, PAYLOAD
-from cdcd.core.records.shaping.settings import Outbox, OutboxTable
+from cdcd.core.records.shaping.settings import SCHEMAS_MAX, TEXT, Outbox, OutboxTable
 
 OutboxTableName = Annotated[
     str,
@@ -41,8 +42,8 @@ class OutboxTableConfig(Section):
     key: Text = Field("aggregateid", description="Column whose value is the key of the record.")
     payload: Text = Field(
         "payload",
-        description="Column whose value is the value of the record: the text that PostgreSQL has of it, or the bytes "
-        "of a bytea. NULL makes a tombstone.",
+        description="Column whose value is the value of the record, in the form of payload_form. NULL makes a "
+        "tombstone.",
     )
     headers: dict[Text, Text] = Field(
         default_factory=dict, description="Further headers of the record: name to column."
@@ -54,6 +55,44 @@ class OutboxTableConfig(Section):
         '{"payload": ..., "name": ...}, in which payload and fields have the form of their columns in the format '
         "json: a jsonb is a text in quotes. NULL is null.",
     )
+
+    key_form: Literal["text", "avro"] = Field(
+        TEXT,
+        description="Form of the key. text: the text of the column, or the bytes of a bytea. avro: the value of the "
+        "column in Avro, with its schema in the registry. It needs format.value: avro.",
+    )
+    payload_form: Literal["text", "avro", "avro_record"] = Field(
+        TEXT,
+        description="Form of the value. text: the text of the column, or the bytes of a bytea. avro: the value of the "
+        "column in Avro, such as a string for jsonb. avro_record: the JSON of the column as a record in Avro, whose "
+        "schema is derived from the JSON as table.expand.json.payload does it. Both need format.value: avro.",
+    )
+    null_fields: Literal["left_out", "bytes"] = Field(
+        "left_out",
+        description="What avro_record has for a field that is null. left_out: no field. bytes: a field of the type "
+        "bytes that is null (table.json.payload.null.behavior: optional_bytes).",
+    )
+    empty_arrays: Literal["left_out", "strings"] = Field(
+        "left_out",
+        description="What avro_record has for a field that is an empty array. left_out: no field. strings: an empty "
+        "array of strings (table.json.payload.empty.array.behavior: optional_string).",
+    )
+    schemas_max: int = Field(
+        SCHEMAS_MAX,
+        ge=1,
+        le=10_000,
+        description="Largest number of schemas of a subject in the registry. The JSON of the rows decides how many "
+        "there are. An event with one more schema is not published (outbox.refused), so that nobody who may insert "
+        "rows fills the registry.",
+    )
+
+    @model_validator(mode="after")
+    def _forms_fit(self) -> Self:
+        if self.envelope and self.payload_form != TEXT:
+            raise ValueError(
+                "envelope needs payload_form: text, because a value with fields beside the payload is JSON"
+            )
+        return self
 
     @model_validator(mode="after")
     def _headers_are_distinct(self) -> Self:
@@ -119,6 +158,10 @@ class OutboxConfig(Section):
                 given.payload,
                 given.headers,
                 given.envelope,
+                given.key_form,
+                given.payload_form,
+                JsonRecords(given.null_fields == "bytes", given.empty_arrays == "strings"),
+                given.schemas_max,
             )
             for table, given in self.tables.items()
         }

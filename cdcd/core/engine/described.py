@@ -264,10 +264,15 @@ class DescribedRelations:
         Such topics and schemas are requested. If no event of a relation may be encoded, this is a fault of its
         table.
         """
-        if not self.new_topics and not self._unregistered and not self.withheld:
+        has_events = self._encoder.shapes.has_schemas
+        if not self.new_topics and not self._unregistered and not self.withheld and not has_events:
             return False
         missing = False
         for item in step.items:
+            if has_events and not self._topics.are_registered(
+                self._encoder.shapes.lacking(item, step.in_stream)
+            ):
+                missing = True
             for oid in oids_of(item, step.in_stream):
                 if oid in self.withheld:
                     error = self.withheld[oid]

@@ -454,7 +454,8 @@ class Engine:
         self._between_soon(now)
 
     def schemas_refused(self, refused: Mapping[SchemaUse, CdcdError], now: float) -> None:
-        """The registry refuses these schemas. The tables that have them are set aside.
+        """The registry refuses these schemas. The tables that have them are set aside, and events that have them are
+        not published (`shaping/outbox.py`).
 
         Raises:
             CdcdError: a table is not to be set aside, or no table has the schema.
@@ -462,7 +463,7 @@ class Engine:
         self._topics.forget_schemas(refused)
         for use, error in refused.items():
             oids = [*self._ingest.relations.oids_with(use), *self._rendering.oids_with(use)]
-            if not oids:
+            if not self.encoder.shapes.schema_refused(use, error.message) and not oids:
                 raise error
             for oid in oids:
                 if not isinstance(error, TransientError) and self._send_to_dead_letters(oid, error):

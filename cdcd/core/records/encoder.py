@@ -34,7 +34,7 @@ from cdcd.core.transactions.position import Counts
 
 if TYPE_CHECKING:
     from cdcd.core.records.debezium_json.known_tables import KnownTables
-    from cdcd.core.records.shaping.shape import Shape
+    from cdcd.core.records.shaping.shape import Shapes
 
 SKIPPABLE: Final = ("c", "u", "d")
 """Operations whose records can be left out, by their `op`; rows of snapshots cannot. `truncate` is for TRUNCATE."""
@@ -307,14 +307,15 @@ class Encoder(Protocol):
         """Values so far for which the format has no form, by (schema.table, column). See `unwritable.py`."""
 
     @property
+    def shapes(self) -> "Shapes":
+        """What stands between events and records. Shapes are put before a table is defined."""
+
+    @property
     def metadata(self) -> TransactionRecords | None:
         """Of the transaction that is open; None: transactions have no records of their own."""
 
     def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
         """Return a record of the table as it is written to another topic than the table's own."""
-
-    def shape_by(self, shape: "Shape") -> None:
-        """Put a shape in front of those that there are. No table is defined yet."""
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]

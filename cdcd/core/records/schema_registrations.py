@@ -76,6 +76,14 @@ class SchemaIds:
         self._ids[found[0]] = found[1]
         return True
 
+    def has(self, known: Known) -> bool:
+        """Return whether the id of a schema is known."""
+        return known in self._ids
+
+    def count(self, subject: str) -> int:
+        """Return the number of known schemas of a subject."""
+        return sum([each == subject for each, _ in self._ids])
+
     def newest(self) -> int | None:
         """Return the greatest known id; None if there is none."""
         return max(self._ids.values(), default=None)

@@ -46,7 +46,7 @@ from cdcd.core.records.format import CopiedRows, Current, Format
 from cdcd.core.records.markers import INCREMENTAL
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.records.shaping.computing import ComputedFields
-from cdcd.core.records.shaping.shape import Shape, ShapedPart, Shapes, placed_lines, put_header
+from cdcd.core.records.shaping.shape import ShapedPart, Shapes, placed_lines, put_header
 from cdcd.core.records.stand_ins import StandIns
 from cdcd.core.records.unwritable import named
 from cdcd.core.transactions.drafts import Draft, SpoolItem, relation_of_draft
@@ -63,6 +63,7 @@ class RecordStream:
     Attributes:
         tables: the relations that were defined.
         format: writes the records.
+        shapes: stand between events and records.
         current: the event that is encoded.
     """
 
@@ -76,7 +77,7 @@ class RecordStream:
         self.format = make_format(settings, self.tables, self.current, observe)
         self._stand_ins = StandIns(observe, self.format.schemas.check)
         self._letters = DeadLetters(settings, self.format, self.tables, self.current, observe)
-        self._shapes = Shapes()
+        self.shapes = Shapes()
         self._facts = self.current.facts
         self._alone = TransactionFacts()
         """Facts about a logical message outside of transactions."""
@@ -94,7 +95,7 @@ class RecordStream:
         """See `Encoder`."""
         messages = {("", "m"): self.current.messages} if self.current.messages else {}
         counts = {**messages, **self.tables.counts, **self._computed.counts, **self._letters.counts}
-        return self._shapes.counted(counts)
+        return self.shapes.counted(counts)
 
     @property
     def unwritable(self) -> dict[tuple[str, str], int]:
@@ -105,17 +106,13 @@ class RecordStream:
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
         """See `Encoder`."""
-        self._shapes.check(relation, table, types)
+        self.shapes.check(relation, table, types)
         fragments = self.tables.define(relation, table, types, self.format.metadata)
         if fragments is not None:
             self._recent = None
             self.format.describe(fragments)
             self._letters.describe(fragments)
-        self._shapes.define(relation, table, types)
-
-    def shape_by(self, shape: Shape) -> None:
-        """See `Encoder`."""
-        self._shapes.put(shape)
+        self.shapes.define(relation, table, types)
 
     def forget(self, relation_oid: int) -> None:
         """See `Encoder`."""
@@ -168,7 +165,7 @@ class RecordStream:
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """See `Encoder`. Requests to the daemon itself do not come here (`skip`)."""
-        if self._shapes.active:
+        if self.shapes.active:
             return self._shaped(frame, in_stream, now_us, out)
         return self._encode(frame, in_stream, now_us, out)
 
@@ -177,7 +174,7 @@ class RecordStream:
         known, serial = len(out), self.current.serial
         size = 0
         try:
-            parts = self._shapes.parts(frame, in_stream, now_us)
+            parts = self.shapes.parts(frame, in_stream, now_us)
         except (ValueError, IndexError) as cause:
             # The error that the format raises names the malformed part of the message.
             self._encode(frame, in_stream, now_us, out)
@@ -318,7 +315,7 @@ class RecordStream:
         the message's WAL record, where the next commit record may begin, so the byte before it is used as commit LSN
         (`CommitOrder.non_transactional_message`).
         """
-        parts = self._shapes.parts(frame, in_stream, now_us)
+        parts = self.shapes.parts(frame, in_stream, now_us)
         if parts is None:
             return self._message_alone(frame, in_stream, last_commit_lsn, now_us, out)
         size = 0
@@ -343,7 +340,7 @@ class RecordStream:
     ) -> int:
         """See `Encoder`."""
         size = self._end_of_rows(oid, between, now_us, out)
-        for topic in self._shapes.topics(oid):
+        for topic in self.shapes.topics(oid):
             known = len(out)
             size += self._end_of_rows(oid, between, now_us, out)
             self._move(oid, topic, known, out)
@@ -375,9 +372,9 @@ class RecordStream:
         dropped: set[bytes],
     ) -> Encoded:
         """See `Encoder`."""
-        if not self._shapes.active:
+        if not self.shapes.active:
             return self._rows(oid, lines, position, now_us, out, dropped)
-        given = self._shapes.rows(oid, lines, position.lsn, now_us)
+        given = self.shapes.rows(oid, lines, position.lsn, now_us)
         own = self.tables.topic_of(oid)
         rows = size = 0
         keys: list[bytes] | None = []
@@ -389,7 +386,7 @@ class RecordStream:
                 )
             records: list[Record] = []
             encoded = self._rows(oid, each.lines, placed, now_us, records, dropped)
-            self._shapes.encoded(oid, each, encoded, own, records)
+            self.shapes.encoded(oid, each, encoded, own, records)
             if each.topic:
                 self._move(oid, each.topic, 0, records)
             out += records
@@ -405,12 +402,12 @@ class RecordStream:
         drafts = None if self._computed.is_on else self.format.drafts
         if drafts is None:
             return frames
-        if not self._shapes.active:
+        if not self.shapes.active:
             return drafts.draft_all(frames, relations)
         kept: list[SpoolItem] = []
         run: list[SpoolItem] = []
         for frame in frames:
-            if not self._shapes.takes(frame, True):
+            if not self.shapes.takes(frame, True):
                 run.append(frame)
                 continue
             if run:

@@ -18,6 +18,7 @@ from cdcd.tools.adopt.reach import Known
 from cdcd.tools.adopt.references import References, has_placeholder, secret_file
 from cdcd.tools.adopt.rules import KERBEROS
 from cdcd.tools.adopt.transforms import Judged, judge_transforms, of_option
+from cdcd.tools.adopt.transforms_topics import AVRO_CONVERTER
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, same
 
 _CLOUDEVENTS: Final = "io.debezium.converters.cloudeventsconverter"
@@ -389,6 +390,14 @@ def _of_event_converter(finding: Finding, options: Mapping[str, str]) -> Verdict
     part, converter = finding.name.partition(".")[0], options.get(finding.name, "").strip().lower()
     if converter in _AS_THEY_ARE:
         return same(f"The {part} of an event is the text of its column, or the bytes of a bytea.")
+    if converter == AVRO_CONVERTER:
+        also = (
+            "The key of an event is in Avro, and is not optional (outbox.tables: key_form)."
+            if part == "key"
+            else "The value of an event is in Avro (outbox.tables: payload_form). cdcd does not publish a payload that "
+            "has no schema, where Debezium writes its text or fails (docs/outbox.md)."
+        )
+        return replace(finding.verdict, kind=Kind.DIFFERENT, why=also)
     is_json = converter == "org.apache.kafka.connect.json.jsonconverter"
     if is_json and part == "key":
         return differs(

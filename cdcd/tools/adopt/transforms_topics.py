@@ -143,15 +143,16 @@ def outbox(transform: Transform, course: Course) -> Verdict:
     }
     headers, envelope = _placed(transform, "header"), _placed(transform, "envelope")
     columns |= {name: found for name, found in (("headers", headers), ("envelope", envelope)) if found}
+    columns |= _forms(transform, course.options)
     tables = [each.pattern for each in reach.tables(course.known)] or [reach.single or ""]
     topics = [topic] if _VALUE not in topic else _event_topics(topic, route_by, reach, course)
-    rest = _rest(transform)
+    rest = _rest(transform, course.options)
     if moving := [each.alias for each in _behind(transform, course) if _moves(each, topics)]:
         raise RefusedError(
             f"Transform {moving[0]}, which comes after this one, renames the topics of events. Write `outbox` into "
             "cdcd.yaml by hand, with the final names as topics (docs/outbox.md), and accept this option."
         )
-    used = [str(each) for name, each in columns.items() if name != "topic" and isinstance(each, str)]
+    used = [str(columns[name]) for name in ("route_by", "event_id", "key", "payload")]
     course.refuse_missing((*used, *headers.values(), *envelope.values()), reach)
     if all(tables) and topics and not rest:
         later = _LATER if _VALUE in topic else ""
@@ -238,6 +239,7 @@ def _time_of(transform: Transform) -> str:
     )
 
 
+AVRO_CONVERTER: Final = "io.confluent.connect.avro.avroconverter"
 _VALUE: Final = "{value}"
 _FILL_IN: Final = "FILL_IN"
 
@@ -262,7 +264,31 @@ def _placed(transform: Transform, where: str) -> dict[str, str]:
     return found
 
 
-def _rest(transform: Transform) -> str:
+def _forms(transform: Transform, options: Mapping[str, str]) -> dict[str, object]:
+    """The keys of outbox.tables for keys and payloads that the connector's converters write in Avro."""
+    found: dict[str, object] = {}
+    if _is_avro("key", options):
+        found["key_form"] = "avro"
+    if not _is_avro("value", options):
+        return found
+    if not transform.flag("table.expand.json.payload", default=False):
+        return {**found, "payload_form": "avro"}
+    untyped = (
+        ("table.json.payload.null.behavior", "optional_bytes", "null_fields", "bytes"),
+        ("table.json.payload.empty.array.behavior", "optional_string", "empty_arrays", "strings"),
+    )
+    return {
+        **found,
+        "payload_form": "avro_record",
+        **{key: ours for option, value, key, ours in untyped if transform.text(option).lower() == value},
+    }
+
+
+def _is_avro(part: str, options: Mapping[str, str]) -> bool:
+    return options.get(f"{part}.converter", "").strip().lower() == AVRO_CONVERTER
+
+
+def _rest(transform: Transform, options: Mapping[str, str]) -> str:
     """The sentence for options of the router that outbox.tables has no key for."""
     lost = [
         name
@@ -280,4 +306,8 @@ def _rest(transform: Transform) -> str:
     # The payload would be an object inside of the value; cdcd writes its text.
     if _placed(transform, "envelope") and transform.flag("table.expand.json.payload", default=False):
         lost.append("table.expand.json.payload beside fields in the envelope")
+    elif _placed(transform, "envelope") and _is_avro("value", options):
+        lost.append("fields in the envelope of events in Avro")
+    if _is_avro("key", options) and not _is_avro("value", options):
+        lost.append("keys in Avro beside values in another format")
     return f"cdcd has no counterpart for {', '.join(lost)}." if lost else ""

@@ -373,7 +373,9 @@ class RecordDecoder:
             settings = replace(settings, key_format="json", value_format="json")
         selection = config.tables.selection
         self._left_out = LeftOutTables(None if selection.is_all else selection.test())
-        made = shaped(record_stream(settings, False, unheard), config.outbox.settings, settings, unheard)
+        made = shaped(
+            record_stream(settings, False, unheard), config.outbox.settings.in_text, settings, unheard
+        )
         made = routed(partitioned(made, settings), config.routes.settings, settings, unheard)
         self._encoder = filtered(made, config.filters.settings, settings, unheard)
 

@@ -27,6 +27,14 @@ from tests.unit.config.test_loading import MINIMAL, parse, problem
         ("topics: [a], tables: {public.outbox: {}}", "no topic of the form outbox.event.{value}"),
         ("topics: [a, b], tables: {public.outbox: {topic: c}}", "no topic of the form c"),
         ("topics: [a], messages: true, message_bytes_max: 1", "at least 1024"),
+        (
+            "topics: [a], tables: {public.outbox: {topic: a, payload_form: avro_record, envelope: {x: y}}}",
+            "envelope needs payload_form: text",
+        ),
+        (
+            "topics: [a], tables: {public.outbox: {topic: a, key_form: avro}}",
+            "public.outbox: key_form and payload_form other than text need format.value: avro",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(section: str, says: str):

@@ -65,7 +65,7 @@ def avro_schema(schema: Schema) -> Any:
     """Return the Avro schema for a Connect schema, as a JSON object.
 
     Raises:
-        ConfigError: two fields of a record have the same name after the adjustment.
+        ConfigError: two fields of a record, or two different records, have the same name after the adjustment.
     """
     return _any(schema, {})
 
@@ -129,6 +129,11 @@ def _decimal(schema: Schema) -> dict[str, Any]:
 def _record(schema: Schema, known: dict[str, Schema]) -> Any:
     full = adjusted_full_name(schema["name"])
     if full in known:
+        if known[full]["fields"] != schema["fields"]:
+            raise ConfigError(
+                f"Two records with different fields are both named {full!r} in Avro.",
+                hint="Use format.value: json.",
+            )
         return full
     known[full] = schema
     namespace, _, name = full.rpartition(".")

@@ -174,7 +174,7 @@ def filtered(
         refuses: as in `FilterShape`.
     """
     if filters:
-        inner.shape_by(FilterShape(filters, settings, observe, refuses=refuses))
+        inner.shapes.put(FilterShape(filters, settings, observe, refuses=refuses))
     return inner
 
 

@@ -11,14 +11,15 @@ have read the event already (Debezium's outbox event router decides the same). A
 the table's own topic like any change, so that it is not lost.
 
 The payload is PostgreSQL's text for the column; for a `bytea` column it is the bytes themselves. With fields beside it
-(`OutboxTable.envelope`), the value is a JSON object, in which payload and fields have the form of their columns.
+(`OutboxTable.envelope`), the value is a JSON object, in which payload and fields have the form of their columns. Key
+and payload may also be in Avro (`event_forms.py`).
 """
 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from cdcd.core.catalog.modes import DEFAULTS, Modes
+from cdcd.core.catalog.modes import logical_type_under
 from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.routing import unchecked_topic
@@ -32,11 +33,14 @@ from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Binary, Insert, LogicalMessage, Relation, TupleData, Unchanged
 from cdcd.core.protocol.reader import read_message
+from cdcd.core.records.debezium_json.connect_schema import Schema, schema_of
 from cdcd.core.records.debezium_json.converter import Converter
 from cdcd.core.records.debezium_json.converters import converter_for
-from cdcd.core.records.encoder import Encoder, EncoderSettings, Record, record_bytes
+from cdcd.core.records.encoder import Encoder, EncoderSettings, record_bytes
+from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.records.shaping.event_forms import Event, EventSchemas, Written
 from cdcd.core.records.shaping.publishing import PREFIX, read_event
-from cdcd.core.records.shaping.settings import Outbox, OutboxTable
+from cdcd.core.records.shaping.settings import AVRO, TEXT, Outbox, OutboxTable
 from cdcd.core.records.shaping.shape import Counts, Shape, ShapedPart, of_row
 from cdcd.core.transactions.drafts import SpoolItem
 
@@ -52,7 +56,7 @@ _SHOWN_MAX: Final = 200
 
 
 class OutboxRows:
-    """Makes records of the rows of an outbox table, by the table's latest description.
+    """Makes events of the rows of an outbox table, by the table's latest description.
 
     Args:
         rules: for each column of the relation, the rule that protects it, or None. Events have the values
@@ -68,26 +72,36 @@ class OutboxRows:
         table: OutboxTable,
         topics: Collection[str],
         rules: Sequence[ColumnRule | None],
+        settings: EncoderSettings,
+        schemas: EventSchemas,
         types: Mapping[int, TypeDescription] = _NO_TYPES,
-        modes: Modes = DEFAULTS,
     ) -> None:
+        self.has_schemas = table.has_schemas
         self._table = table
         self._topics = topics
+        self._schemas = schemas
         self._width = len(relation.columns)
         check_columns(relation, table, rules)
         self._at = {column.name: index for index, column in enumerate(relation.columns)}
         self._bytes = {column.name for column in relation.columns if column.type_oid == BYTEA}
-        self._fields: list[tuple[bytes, str, Converter]] = []
-        """Name as JSON, column, and form of each field of the value; [] if the value is the payload alone."""
+        by_name = {column.name: column for column in relation.columns}
+        self._forms: dict[str, tuple[Converter, Schema]] = {}
+        """Form in JSON, and schema, of key and payload if they are in Avro, and of the fields of the value."""
+        for column in (*table.envelope.values(), *table.in_avro, *[table.payload] * bool(table.envelope)):
+            oid, modifier = by_name[column].type_oid, by_name[column].type_modifier
+            converter = converter_for(oid, modifier, types, settings.modes)
+            self._forms[column] = (
+                converter,
+                schema_of(logical_type_under(settings.modes, oid, modifier, types)),
+            )
+        self._fields: list[tuple[bytes, str]] = []
+        """Name as JSON, and column, of each field of the value; [] if the value is the payload alone."""
         if table.envelope:
-            by_name = {column.name: column for column in relation.columns}
-            for name, column in {PAYLOAD: table.payload, **table.envelope}.items():
-                found = by_name[column]
-                converter = converter_for(found.type_oid, found.type_modifier, types, modes)
-                self._fields.append((json.dumps(name, ensure_ascii=False).encode(), column, converter))
+            named = {PAYLOAD: table.payload, **table.envelope}
+            self._fields = [(json.dumps(name, ensure_ascii=False).encode(), named[name]) for name in named]
 
-    def event(self, row: TupleData) -> Record:
-        """Return the record of an inserted row.
+    def prepared(self, row: TupleData) -> Event:
+        """Return the event of an inserted row.
 
         ValueError if the row is not an event; its text explains why to a person, and shows no value except that of
         the topic.
@@ -110,19 +124,46 @@ class OutboxRows:
             value = self._value(row, column)
             if value is not None:
                 headers.append((name, value))
-        value = self._object(row) if self._fields else self._value(row, table.payload)
-        return (topic, key, value, headers or None)
+        written = Written(key) if table.key_form == TEXT else self._in_avro(row, topic, table.key, "key")
+        return Event(topic, written, self._payload(row, topic), headers or None, table.schemas_max)
+
+    def _payload(self, row: TupleData, topic: str) -> Written | None:
+        """Return the value of an event; None for a tombstone."""
+        table = self._table
+        if self._fields:
+            return Written(self._object(row))
+        payload = self._value(row, table.payload)
+        if payload is None:
+            return None
+        if table.payload_form == TEXT:
+            return Written(payload)
+        if table.payload_form == AVRO:
+            return self._in_avro(row, topic, table.payload, "value")
+        try:
+            schema, value = table.json.read(payload, table.payload)
+            return self._schemas.record_of_json(topic, schema, value)
+        except ValueError as cause:
+            raise ValueError(f"{table.payload} is no record in Avro: {cause}") from None
+
+    def _in_avro(self, row: TupleData, topic: str, column: str, part: str) -> Written:
+        sent = row[self._at[column]]
+        assert isinstance(sent, bytes), "the value was checked"
+        converter, schema = self._forms[column]
+        # The key of an event is never null.
+        return self._schemas.column(
+            topic, {**schema, "optional": part == "value"}, converter.wire(sent), part
+        )
 
     def _object(self, row: TupleData) -> bytes:
         """Return the value of an event whose payload has fields beside it."""
         parts: list[bytes] = []
-        for name, column, converter in self._fields:
+        for name, column in self._fields:
             # It is checked, and then converted from the text that the server sent.
             written = b"null"
             if self._value(row, column) is not None:
                 sent = row[self._at[column]]
                 assert isinstance(sent, bytes)
-                written = converter.wire(sent)
+                written = self._forms[column][0].wire(sent)
             parts.append(name + b":" + written)
         return b"{" + b",".join(parts) + b"}"
 
@@ -191,7 +232,7 @@ def shaped(
         fails_over_bytes: as in `EngineSettings`.
     """
     if outbox.is_on:
-        inner.shape_by(OutboxShape(outbox, settings, observe, fails_over_bytes))
+        inner.shapes.put(OutboxShape(outbox, settings, observe, fails_over_bytes))
     return inner
 
 
@@ -204,9 +245,10 @@ class OutboxShape(Shape):
         self._outbox = outbox
         self._fails_over = fails_over_bytes
         self._topics = frozenset(outbox.topics)
+        self._settings = settings
         self._protections = settings.protections
-        self._modes = settings.modes
         self._observe = observe
+        self._schemas = EventSchemas(settings)
         self._rows: dict[int, OutboxRows] = {}
         self._names: dict[int, str] = {}
         self._counts: dict[tuple[str, str], int] = {}
@@ -214,6 +256,8 @@ class OutboxShape(Shape):
         """Number of records that `inner.counts` has because of refused events."""
         self._quiet_until_us = 0
         self._left_out = 0
+        self._now_us = 0
+        """Time of the last event, by which refused schemas are requested again."""
 
     @property
     def is_on(self) -> bool:
@@ -247,7 +291,7 @@ class OutboxShape(Shape):
         if outbox is None:
             return None
         rules = self._protections.in_force(relation, table)
-        return OutboxRows(relation, outbox, self._topics, rules, types, self._modes)
+        return OutboxRows(relation, outbox, self._topics, rules, self._settings, self._schemas, types)
 
     def takes(self, item: SpoolItem, in_stream: bool) -> bool:
         if not isinstance(item, bytes):
@@ -265,12 +309,16 @@ class OutboxShape(Shape):
         if not isinstance(message, Insert):
             _count(name, IGNORED, self._counts)
             return []
+        asked_us, self._now_us = self._now_us, now_us
         try:
-            record = self._rows[oid].event(message.new)
+            event = self._rows[oid].prepared(message.new)
+            # Time stands still between the request and the record.
+            self._schemas.lacking(event, asked_us)
         except ValueError as error:
             self._refuse(name, str(error), frame, now_us)
             _count(name, "c", self._instead)
             return None
+        record = self._schemas.record(event)
         topic, key, value, _ = record
         size = record_bytes(key, value, None)
         if 0 < self._fails_over < size:
@@ -279,7 +327,27 @@ class OutboxShape(Shape):
                 f"message.max.bytes allows records of {self._fails_over} bytes."
             )
         _count(name, PUBLISHED, self._counts)
-        return [ShapedPart(frame, record=record)]
+        return [ShapedPart(frame, record=each) for each in (*self._schemas.ids(event), record)]
+
+    def lacking(self, item: SpoolItem, in_stream: bool) -> list[SchemaUse]:
+        rows = of_row(item, in_stream, self._rows)
+        if rows is None or not rows.has_schemas or not isinstance(item, bytes):
+            return []
+        try:
+            message = read_message(item, XLOG_HEADER, in_stream=in_stream)
+            if not isinstance(message, Insert):
+                return []
+            return self._schemas.lacking(rows.prepared(message.new), self._now_us)
+        except (ValueError, IndexError):
+            # `parts` refuses the event, or reports how the message is malformed.
+            return []
+
+    def schema_refused(self, use: SchemaUse, reason: str) -> bool:
+        return self._schemas.refuse(use, reason, self._now_us)
+
+    @property
+    def has_schemas(self) -> bool:
+        return any(rows.has_schemas for rows in self._rows.values())
 
     def _is_published(self, frame: bytes, in_stream: bool) -> bool:
         return (

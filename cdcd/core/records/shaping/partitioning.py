@@ -80,7 +80,7 @@ Texts = tuple[bytes, ...]
 def partitioned(inner: Encoder, settings: EncoderSettings) -> Encoder:
     """Return `inner`, which chooses the partition of records by columns, if there are rules for it."""
     if settings.partition_rules:
-        inner.shape_by(PartitionShape(settings))
+        inner.shapes.put(PartitionShape(settings))
     return inner
 
 

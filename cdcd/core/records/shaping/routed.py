@@ -233,7 +233,7 @@ def routed(
         refuses: as in `RouteShape`.
     """
     if routes:
-        inner.shape_by(RouteShape(routes, settings, observe, refuses=refuses))
+        inner.shapes.put(RouteShape(routes, settings, observe, refuses=refuses))
     return inner
 
 

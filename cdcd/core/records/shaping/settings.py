@@ -1,11 +1,12 @@
 """The settings that decide which events are published, which rows topics have, and to which topics both go."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cdcd.core.catalog.routing import Table
 from cdcd.core.records.shaping.expressions import CelExpression
+from cdcd.core.records.shaping.json_records import JsonRecords
 
 KEEP: Final = "keep"
 LEAVE_OUT: Final = "leave_out"
@@ -32,6 +33,16 @@ class TableComputed:
         return f"fields.tables ({self.table})"
 
 
+TEXT: Final = "text"
+AVRO: Final = "avro"
+AVRO_RECORD: Final = "avro_record"
+"""Forms of keys and payloads of events (`OutboxTable`): the text of the column, or the bytes of a bytea; the value of
+the column in Avro; the JSON of the column as a record in Avro. The last is for payloads only."""
+
+SCHEMAS_MAX: Final = 100
+"""Default of `OutboxTable.schemas_max`: more than one topic has kinds of events, but few for a registry."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutboxTable:
     """Which columns of an outbox table have which part of an event.
@@ -42,6 +53,9 @@ class OutboxTable:
         headers: the column of each further header, by the header's name.
         envelope: the column of each field that stands beside the payload, by the field's name. If it is empty, the
             value of a record is the payload alone.
+        key_form, payload_form: TEXT or AVRO, the latter also AVRO_RECORD.
+        json: what a payload of AVRO_RECORD has for values without a type.
+        schemas_max: maximum number of schemas of a subject in the registry.
     """
 
     topic: str
@@ -51,6 +65,21 @@ class OutboxTable:
     payload: str
     headers: Mapping[str, str] = field(default_factory=dict)
     envelope: Mapping[str, str] = field(default_factory=dict)
+    key_form: str = TEXT
+    payload_form: str = TEXT
+    json: JsonRecords = field(default_factory=JsonRecords)
+    schemas_max: int = SCHEMAS_MAX
+
+    @property
+    def has_schemas(self) -> bool:
+        """Whether events have schemas in a registry."""
+        return not self.key_form == self.payload_form == TEXT
+
+    @property
+    def in_avro(self) -> list[str]:
+        """The columns whose values are written in Avro as their columns have them."""
+        forms = ((self.key, self.key_form), (self.payload, self.payload_form))
+        return [column for column, form in forms if form == AVRO]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -80,6 +109,14 @@ class Outbox:
     def is_on(self) -> bool:
         """True if events can be published at all."""
         return self.messages or bool(self.tables)
+
+    @property
+    def in_text(self) -> "Outbox":
+        """The same outbox with events whose keys and payloads are text, for people."""
+        tables = {
+            name: replace(table, key_form=TEXT, payload_form=TEXT) for name, table in self.tables.items()
+        }
+        return replace(self, tables=tables)
 
     def topics_of(self, table: str) -> tuple[str, ...]:
         """Return the topics that events of an outbox table (`schema.table`) may go to; () for any other table."""

@@ -1,6 +1,6 @@
 """What stands between the events of tables and their records: published events, partitions, routes and filters.
 
-A stream of records has a list of shapes (`RecordStream.shape_by`). An event goes through them in their order, and each
+A stream of records has a list of shapes (`RecordStream.shapes`). An event goes through them in their order, and each
 shape turns it into parts: none, the event itself, or several ones. The stream encodes the parts that are left. Rows of
 COPY go through the same list, as lines.
 
@@ -17,6 +17,7 @@ from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.encoder import Encoded, Record, SnapshotPosition
+from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.transactions.drafts import SpoolItem
 
 FILTERED: Final = "filtered"
@@ -114,6 +115,21 @@ class Shape:
         """
         return None
 
+    @property
+    def has_schemas(self) -> bool:
+        """Whether the shape makes records with schemas of their own."""
+        return False
+
+    def lacking(self, item: SpoolItem, in_stream: bool) -> list[SchemaUse]:
+        """Return the schemas without an id that the shape's records of an event use. The caller owes: `parts` of the
+        event comes after these are registered, or refused (`schema_refused`).
+        """
+        return []
+
+    def schema_refused(self, use: SchemaUse, reason: str) -> bool:
+        """Note that the registry refuses a schema. Returns False if no record of the shape uses it."""
+        return False
+
     def rows(self, oid: int, given: Lines, lsn: int, now_us: int) -> list[Lines]:
         """Return what rows of COPY become; `lsn` is the position up to which they are valid."""
         return [given]
@@ -187,6 +203,19 @@ class Shapes:
                 shaped += made
             parts = shaped
         return parts
+
+    @property
+    def has_schemas(self) -> bool:
+        """See `Shape.has_schemas`."""
+        return any(shape.has_schemas for shape in self.active)
+
+    def lacking(self, item: SpoolItem, in_stream: bool) -> list[SchemaUse]:
+        """Return the schemas without an id that the shapes' records of an event use. See `Shape.lacking`."""
+        return [use for shape in self.active for use in shape.lacking(item, in_stream)]
+
+    def schema_refused(self, use: SchemaUse, reason: str) -> bool:
+        """See `Shape.schema_refused`."""
+        return any(shape.schema_refused(use, reason) for shape in self.active)
 
     def rows(self, oid: int, lines: list[bytes], lsn: int, now_us: int) -> list[Lines]:
         """Return what becomes of rows of COPY, at least one entry. See `Shape.rows`."""

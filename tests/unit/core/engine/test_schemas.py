@@ -8,9 +8,12 @@ import pytest
 
 from cdcd.core.engine.actions import EnsureSchemas, Ship, Wait
 from cdcd.core.engine.topics import Topics
+from cdcd.core.errors import SinkError
+from cdcd.core.facts.rules import EventRefused
 from cdcd.core.protocol.messages import Column, LogicalMessage, Relation
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.schema_registrations import SchemaIds, SchemaUse
+from cdcd.core.records.shaping.settings import AVRO_RECORD, Outbox, OutboxTable
 from cdcd.core.snapshot.beginning import initial
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.position import Position
@@ -193,6 +196,41 @@ def test_rows_at_the_slots_snapshot_wait_for_their_schemas(tmp_path: Path):
     daemon.register(asked)
     daemon.idle()
     assert "p.public.t" in daemon.topics_written
+
+
+OUTBOX = Outbox(
+    ("events",),
+    tables={("public", "t"): OutboxTable("events", "note", "", "id", "note", payload_form=AVRO_RECORD)},
+)
+
+
+def test_an_event_waits_for_the_schema_of_its_payload_and_what_follows_waits_behind_it(tmp_path: Path):
+    daemon = RegisteredDaemon(tmp_path, outbox=OUTBOX)
+    daemon.idle()
+    daemon.feed(transaction(5, 100, described(), row(1, '{"a": 1}'), row(2, '{"b": 1}'), row(3, '{"a": 2}')))
+    asked = daemon.until(EnsureSchemas)
+    assert subjects(asked) == ["events-value", KEY, VALUE, "events-value"]
+    daemon.idle()
+    assert daemon.topics_written == []
+    daemon.register(asked)
+    daemon.idle()
+    assert daemon.topics_written == ["schemas", "events", "schemas", "events", "events"]
+
+
+def test_a_refused_schema_of_a_payload_ends_nothing_and_its_row_goes_to_the_tables_topic(tmp_path: Path):
+    daemon = RegisteredDaemon(tmp_path, outbox=OUTBOX)
+    daemon.idle()
+    daemon.feed(transaction(5, 100, described(), row(1, '{"a": 1}')))
+    daemon.register(daemon.until(EnsureSchemas))
+    daemon.idle()
+    daemon.feed(transaction(6, 200, row(2, '{"a": "x"}'), row(3, '{"a": 3}')))
+    refused, *_ = daemon.until(EnsureSchemas).schemas
+    daemon.engine.schemas_refused({refused: SinkError("not compatible")}, daemon.now)
+    daemon.idle()
+    written = [topic for topic in daemon.topics_written if topic != "schemas"]
+    assert written == ["events", "p.public.t", "events"]
+    (told,) = daemon.facts.of(EventRefused)
+    assert told.reason == "the registry refuses the schema of subject events-value: not compatible"
 
 
 def waits(topics: Topics) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -340,3 +341,64 @@ def test_converters_of_events_write_what_the_columns_have(converter: str, kind: 
         ):
             found = {each.name: each.verdict for each in judge(options, References(), (outbox_table("a"),))}
             assert found[name].kind is expected
+
+
+AVRO = "io.confluent.connect.avro.AvroConverter"
+
+
+@pytest.mark.parametrize(
+    ("router", "converters", "forms"),
+    [
+        ({}, {"key": AVRO, "value": AVRO}, {"key_form": "avro", "payload_form": "avro"}),
+        ({"table__expand__json__payload": "true"}, {"value": AVRO}, {"payload_form": "avro_record"}),
+        (
+            {
+                "table__expand__json__payload": "true",
+                "table__json__payload__null__behavior": "optional_bytes",
+                "table__json__payload__empty__array__behavior": "optional_string",
+            },
+            {"value": AVRO},
+            {"payload_form": "avro_record", "null_fields": "bytes", "empty_arrays": "strings"},
+        ),
+        (
+            {"table__expand__json__payload": "true"},
+            {"value": "org.apache.kafka.connect.json.JsonConverter"},
+            {},
+        ),
+        ({}, {"value": "io.debezium.converters.BinaryDataConverter"}, {}),
+    ],
+)
+def test_events_in_avro_keep_the_form_that_the_converters_gave_them(
+    router: dict[str, str], converters: dict[str, str], forms: dict[str, str]
+) -> None:
+    written = {f"{part}.converter": each for part, each in converters.items()}
+    written |= {f"{part}.converter.schema.registry.url": "http://registry:8081" for part in converters}
+    options = connector(outbox(**router), **written)
+    found = {each.name: each.verdict for each in judge(options, References(), (outbox_table("a"),))}
+    columns: Any
+    (columns,) = _tables(found["transforms.a.type"]).values()
+    named = ("key_form", "payload_form", "null_fields", "empty_arrays")
+    assert {name: columns[name] for name in named if name in columns} == forms
+    expected = (
+        Kind.DIFFERENT if AVRO in converters.values() or "json" in written["value.converter"] else Kind.SAME
+    )
+    assert found["value.converter"].kind is expected
+
+
+@pytest.mark.parametrize(
+    ("router", "converters", "lost"),
+    [
+        ({}, {"key": AVRO}, "keys in Avro beside values in another format"),
+        (
+            {"table__fields__additional__placement": "type:envelope"},
+            {"value": AVRO},
+            "fields in the envelope of events in Avro",
+        ),
+    ],
+)
+def test_forms_of_events_that_cdcd_lacks_are_impossible(
+    router: dict[str, str], converters: dict[str, str], lost: str
+) -> None:
+    written = {f"{part}.converter": each for part, each in converters.items()}
+    found = verdicts(connector(outbox(**router), **written), (outbox_table("a"),))["a"]
+    assert (found.kind, lost in found.why) == (Kind.IMPOSSIBLE, True)

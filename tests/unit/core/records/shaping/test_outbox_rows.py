@@ -9,6 +9,8 @@ from cdcd.core.catalog.protection import MASK, ColumnRule, Protections
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Binary, Column, Relation
+from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.records.shaping.event_forms import EventSchemas
 from cdcd.core.records.shaping.outbox import OutboxRows
 from cdcd.core.records.shaping.settings import OutboxTable
 
@@ -33,9 +35,24 @@ def relation(*columns: tuple[str, int]) -> Relation:
     )
 
 
-def rows(table: OutboxTable = TABLE, *columns: tuple[str, int], rules: Any = ()) -> OutboxRows:
-    found = relation(*columns)
-    return OutboxRows(found, table, TOPICS, Protections(rules).in_force(found, TableDescription()))
+SETTINGS = EncoderSettings("1", "shop", "db")
+
+
+class Rows:
+    """Records of the rows of an outbox table."""
+
+    def __init__(self, table: OutboxTable, *columns: tuple[str, int], rules: Any = ()) -> None:
+        found = relation(*columns)
+        in_force = Protections(rules).in_force(found, TableDescription())
+        self._schemas = EventSchemas(SETTINGS)
+        self._rows = OutboxRows(found, table, TOPICS, in_force, SETTINGS, self._schemas)
+
+    def event(self, row: Any) -> Record:
+        return self._schemas.record(self._rows.prepared(row))
+
+
+def rows(table: OutboxTable = TABLE, *columns: tuple[str, int], rules: Any = ()) -> Rows:
+    return Rows(table, *columns, rules=rules)
 
 
 def rule(pattern: str) -> ColumnRule:

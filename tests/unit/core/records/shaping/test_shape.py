@@ -49,7 +49,7 @@ def shape_of(becomes: Any, word: bytes = b"x") -> Shape:
 def stream(*shapes: Shape, **settings: Any) -> RecordStream:
     made = record_stream(EncoderSettings("1", "shop", "db", **settings))
     for shape in shapes:
-        made.shape_by(shape)
+        made.shapes.put(shape)
     made.define(RELATION, TableDescription(("id",)), {})
     made.begin(5, 1000, 0, None)
     return made
