@@ -1,7 +1,7 @@
 """Which keys there are: what a path leads to, how its text is read, and which key was perhaps meant."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Final, Union, get_args, get_origin
@@ -25,6 +25,32 @@ def dotted(path: KeyPath) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
+
+
+def values_of(section: Section, parent: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+    """Yield the path and value of every key of a section, of the sections in it, and of their lists and mappings."""
+    for name in type(section).model_fields:
+        yield from _values(getattr(section, name), (*parent, name))
+
+
+def secrets_of(section: Section) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the path and text of every secret of a section."""
+    for path, value in values_of(section):
+        if isinstance(value, SecretStr):
+            yield path, value.get_secret_value()
+
+
+def _values(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, object]]:
+    if isinstance(value, Section):
+        yield from values_of(value, path)
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _values(each, (*path, key))
+    elif isinstance(value, tuple | list):
+        for place, each in enumerate(value):
+            yield from _values(each, (*path, place))
+    else:
+        yield path, value
 
 
 def field_at(path: KeyPath, root: type[Section] = Config) -> FieldInfo | None:

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from cdcd.config.keys import KeyPath, dotted, secrets_of, values_of
 from cdcd.config.models import Config
 from cdcd.config.sections.columns import encryption_key_bytes
 from cdcd.core.errors import ConfigError
@@ -44,6 +45,8 @@ _WORDS: Final = (
     "qwerty",
     "cdcd",
 )
+
+_PUBLIC_FILES: Final = frozenset({"ca_file", "certificate_file"})
 
 _KEY_LOCATIONS: Final = ("ssl.key.location", "ssl.keystore.location")
 """librdkafka properties that name a file with a private key."""
@@ -84,37 +87,17 @@ def refuse_weaknesses(config: Config) -> None:
 
 
 def _files(config: Config) -> Iterator[tuple[str, Path]]:
-    """Yield the configuration key and path of every file that contains a secret."""
-    postgres, kafka, http, registry, columns = (
-        config.postgres,
-        config.kafka,
-        config.http,
-        config.registry,
-        config.columns,
-    )
-    named = {
-        "postgres.dsn_file": postgres.dsn_file,
-        "postgres.password_file": postgres.password_file,
-        "http.token_file": http.token_file,
-        "http.tokens_file": http.tokens_file,
-        "http.read_token_file": http.read_token_file,
-        "http.key_file": http.key_file,
-        "registry.password_file": registry.password_file,
-        "registry.token_file": registry.token_file,
-        "registry.key_file": registry.key_file,
-        "registry.oauth.client_secret_file": registry.oauth.client_secret_file,
-        "snapshot.signal_token_file": config.snapshot.signal_token_file,
-        "context.token_file": config.context.token_file,
-        "columns.hash_key_file": columns.hash_key_file,
-        "columns.encryption_key_file": columns.encryption_key_file,
-    }
-    named |= {
-        f"postgres.readers.{at}.password_file": reader.password_file
-        for at, reader in enumerate(postgres.readers)
-    }
+    """Yield the configuration key and path of every file that contains a secret.
+
+    Each key that ends with `_file` counts, except those of certificates, so that a new one is not forgotten.
+    """
     if config.file_with_secrets is not None:
         yield "configuration", config.file_with_secrets
-    yield from ((key, Path(file)) for key, file in named.items() if file is not None)
+    for path, value in values_of(config):
+        name = str(path[-1])
+        if isinstance(value, Path) and name.endswith("_file") and name not in _PUBLIC_FILES:
+            yield dotted(path), value
+    kafka = config.kafka
     yield from (
         (f"kafka.properties_files.{name}", Path(file)) for name, file in kafka.properties_files.items()
     )
@@ -179,18 +162,17 @@ def _weak_keys(config: Config) -> Iterator[Weakness]:
         raw = encryption_key_bytes(columns.encryption_key)
         if why := _guessable(raw, DISTINCT_BYTES_MIN):
             yield _weak("columns.encryption_key", why, "openssl rand -base64 32")
-    tokens = {
-        "columns.hash_key": columns.hash_key,
-        "http.token": config.http.token,
-        "http.read_token": config.http.read_token,
-        "registry.token": config.registry.token,
-        "context.token": config.context.token,
-    }
-    texts = {key: secret.get_secret_value() for key, secret in tokens.items() if secret is not None}
+    texts = {dotted(path): text for path, text in secrets_of(config) if _is_key(path)}
     named = {f"http.tokens ({name})": token.decode() for name, token in config.http.action_tokens() if name}
     for key, text in (texts | named).items():
         if why := weak_token(text):
             yield _weak(key, why, "openssl rand -hex 32")
+
+
+def _is_key(path: KeyPath) -> bool:
+    """Return True for the path of a token or key. A password's strength is the other side's business."""
+    names = [part for part in path if isinstance(part, str)]
+    return names[-1].endswith(("token", "key", "keys")) and names != ["columns", "encryption_key"]
 
 
 def _weak(key: str, why: str, command: str) -> Weakness:

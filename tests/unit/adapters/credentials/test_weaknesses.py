@@ -16,9 +16,9 @@ KEY = b64encode(random.Random(7).randbytes(32)).decode()
 
 
 def configured(**keys: str) -> Config:
-    """A configuration with these lines beside what every one has."""
-    lines = ["name: shop", "postgres: {dsn: host=db}", "kafka: {bootstrap_servers: 'b:1'}"]
-    return parse_config("\n".join([*lines, *(f"{key}: {value}" for key, value in keys.items())]), {})
+    """A configuration with these keys besides, or in place of, those that every one has."""
+    known = {"name": "shop", "postgres": "{dsn: host=db}", "kafka": "{bootstrap_servers: 'b:1'}"}
+    return parse_config("\n".join([f"{key}: {value}" for key, value in (known | keys).items()]), {})
 
 
 def secret_file(folder: Path, mode: int = 0o600, text: str = TOKEN) -> Path:
@@ -90,21 +90,54 @@ def test_a_link_is_as_weak_as_its_file_and_as_its_own_folder(tmp_path: Path):
 def test_every_file_with_a_secret_is_looked_at(tmp_path: Path):
     file = secret_file(tmp_path, 0o644, KEY)
     config = configured(
-        http=f"{{token_file: {file}, key_file: {file}, certificate_file: {file}}}",
+        http=f"{{token_file: {file}, read_token_file: {file}, key_file: {file}, certificate_file: {file}}}",
         columns=f"{{hash_key_file: {file}, encryption_key_file: {file}}}",
+        topics=f"{{checkpoint_key_file: {file}}}",
+        snapshot=f"{{signal_token_file: {file}}}",
+        context=f"{{enabled: true, token_file: {file}}}",
         registry=f"{{url: 'http://r', token_file: {file}, key_file: {file}, certificate_file: {file}}}",
+        postgres=f"{{dsn: host=db, readers: [{{tables: ['a.*'], user: r, password_file: {file}}}]}}",
     ).model_copy()
     config.kafka.properties_files["sasl.password"] = file
     config.kafka.properties["ssl.key.location"] = str(file)
-    assert {each.key for each in weaknesses(config)} == {
+    assert {each.key for each in weaknesses(config) if each.of_file} == {
         "http.token_file",
+        "http.read_token_file",
         "http.key_file",
         "columns.hash_key_file",
         "columns.encryption_key_file",
+        "topics.checkpoint_key_file",
+        "snapshot.signal_token_file",
+        "context.token_file",
         "registry.token_file",
         "registry.key_file",
+        "postgres.readers[0].password_file",
         "kafka.properties_files.sasl.password",
         "kafka.properties.ssl.key.location",
+    }
+
+
+def test_every_key_and_token_is_looked_at():
+    weak = "a" * 40
+    config = configured(
+        http=f"{{token: {weak}, read_token: {weak}, tokens: 'ann {weak}'}}",
+        columns=f"{{hash_key: {weak}, former_keys: [{weak}]}}",
+        topics=f"{{checkpoint_key: {weak}}}",
+        snapshot=f"{{signal_token: {weak}}}",
+        context=f"{{enabled: true, token: {weak}}}",
+        registry=f"{{url: 'http://r', token: {weak}}}",
+        postgres="{dsn: host=db, password: short}",
+    )
+    assert {each.key for each in weaknesses(config)} == {
+        "http.token",
+        "http.read_token",
+        "http.tokens (ann)",
+        "columns.hash_key",
+        "columns.former_keys[0]",
+        "topics.checkpoint_key",
+        "snapshot.signal_token",
+        "context.token",
+        "registry.token",
     }
 
 
