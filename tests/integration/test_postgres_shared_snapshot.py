@@ -79,6 +79,41 @@ def test_a_table_that_was_truncated_is_not_taken_for_an_empty_one(database: Data
     asyncio.run(look())
 
 
+@pytest.mark.postgres(only=[18])
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_snapshot_is_shared_in_a_database_of_another_encoding(
+    database: Database, unique: str, encoding: str
+):
+    # GIVEN a database whose catalog is read by queries that may be repeated without conversion
+    name = f"e_{unique[-40:]}"
+    database.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    dsn = database.server.dsn(name)
+    try:
+        with psycopg.connect(dsn, autocommit=True) as sql:
+            sql.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+            sql.execute("CREATE PUBLICATION p FOR TABLE t")
+            sql.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (unique,))
+
+        async def share() -> list[str]:
+            # WHEN a snapshot is taken on each way, as Spark, `cdcd verify` and healing take it
+            given = parse_dsn(dsn)
+            shared = [
+                await SharedSnapshot.open(given, publication="p", tables=["public.t"], slot=unique),
+                await SharedSnapshot.now(given, publication="p", slot=unique),
+            ]
+            shared.append(await SharedSnapshot.imported(given, shared[0].name))
+            for each in shared:
+                await each.close()
+            return [each.name for each in shared]
+
+        # THEN each has a name, by which other sessions can import it
+        assert all(asyncio.run(share()))
+    finally:
+        with psycopg.connect(dsn, autocommit=True) as sql:
+            sql.execute("SELECT pg_drop_replication_slot(%s)", (unique,))
+        database.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
 def write(dsn: str, session: int, stop: threading.Event) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         row = session

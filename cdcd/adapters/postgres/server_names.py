@@ -219,4 +219,5 @@ def _is_repeatable(query: Any) -> bool:
     if not isinstance(query, str | bytes) or not query.isascii():
         return False
     text = query if isinstance(query, str) else query.decode()
-    return text.lstrip().upper().startswith(("SELECT", "WITH"))
+    # PostgreSQL exports no snapshot behind a savepoint.
+    return text.lstrip().upper().startswith(("SELECT", "WITH")) and "pg_export_snapshot" not in text
