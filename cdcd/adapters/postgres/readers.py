@@ -19,8 +19,8 @@ from typing import Any, Final
 from psycopg.conninfo import make_conninfo
 
 from cdcd.adapters.postgres.answers import translated
+from cdcd.adapters.postgres.barriers import BARRIERS, Barrier
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect, open_session
-from cdcd.adapters.postgres.inspection import BARRIERS, Barrier
 from cdcd.adapters.postgres.quoting import identifier
 from cdcd.core.errors import CdcdError, ConfigError, FatalError, SourceError, TransientError
 from cdcd.core.snapshot.reading import KEY, ReaderChoice

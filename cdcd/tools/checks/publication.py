@@ -3,8 +3,9 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from cdcd.adapters.postgres.barriers import Barrier
 from cdcd.adapters.postgres.following import pasted, sql_name
-from cdcd.adapters.postgres.inspection import Barrier, ServerFacts, ServerWanted
+from cdcd.adapters.postgres.inspection import ServerFacts, ServerWanted
 from cdcd.adapters.postgres.publication import (
     OPERATIONS,
     PARTITION_ROOT,

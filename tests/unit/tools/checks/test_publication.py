@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from cdcd.adapters.postgres.inspection import Barrier, ServerFacts
+from cdcd.adapters.postgres.barriers import Barrier
+from cdcd.adapters.postgres.inspection import ServerFacts
 from cdcd.telemetry.findings import Finding
 from cdcd.tools.checks.publication import Reading, check_rows
 from tests.unit.tools.checks.test_postgres import FACTS, ORDERS, PLAIN, with_publication
