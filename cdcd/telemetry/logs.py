@@ -9,16 +9,18 @@ The rule: texts on the page are masked as in the log, and have a limit. A repeat
 and the time of its last occurrence.
 """
 
-import json
 import logging
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from cdcd.config.masking import mask_text, mask_value
 from cdcd.config.sections.process import LogConfig
@@ -30,12 +32,6 @@ DEPENDENCY_EVENT: Final = "dependency.log"
 
 OURS: Final = "cdcd"
 """Name of the logger of facts."""
-
-Entry = dict[str, object]
-"""The fields of one line, in their order."""
-
-_COLORS: Final = {"debug": "1;32", "info": "1;32", "warning": "1;33", "error": "1;31", "critical": "1;31"}
-"""Parameters of the terminal's control sequence (ECMA-48, SGR) for each level."""
 
 LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -107,29 +103,54 @@ def configure_logging(log: LogConfig, stream: LogStream | None = None) -> Observ
     Returns the observer that logs facts. A further call replaces the former configuration.
     """
     stream = sys.stderr if stream is None else stream
+    render: list[Processor] = (
+        _as_json()
+        if is_json(log, stream)
+        else [_visible_values, structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+    )
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
         root.removeHandler(old)
-    _add_handler(_Handler(stream), _as_json if is_json(log, stream) else _for_people(stream.isatty()))
+    _add_handler(_Handler(stream), render)
     root.setLevel(LEVELS[log.level])
     logging.captureWarnings(True)
-    ours = logging.getLogger(OURS)
-
-    def observe(fact: Fact) -> None:
-        ours.log(LEVELS[fact.level], fact.event, extra={"fields": fact.logged()})
-
-    return observe
+    logger = structlog.wrap_logger(
+        logging.getLogger(OURS),
+        processors=[*_common(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    return _observer(logger.log)
 
 
 def also_log_to(handler: logging.Handler) -> None:
     """Let a further handler have the same lines, as JSON objects, whatever `log.format` says."""
-    _add_handler(handler, _as_json)
+    _add_handler(handler, _as_json())
 
 
-def _add_handler(handler: logging.Handler, render: Callable[[Entry], str]) -> None:
+def _common() -> list[Processor]:
+    """Return what is done with the lines of cdcd and with those of libraries."""
+    return [structlog.stdlib.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
+
+
+def _as_json() -> list[Processor]:
+    return [structlog.processors.JSONRenderer(ensure_ascii=False, default=str), _visible_line]
+
+
+def _add_handler(handler: logging.Handler, render: list[Processor]) -> None:
     """Let a handler of the root logger write each line as `render` says, with masked secrets."""
     handler.addFilter(Repeats())
-    handler.setFormatter(_Formatter(render))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*_common(), structlog.processors.format_exc_info, _name_dependency],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _plain_values,
+                _masked,
+                _in_order,
+                *render,
+            ],
+        )
+    )
     logging.getLogger().addHandler(handler)
 
 
@@ -141,77 +162,83 @@ def is_json(log: LogConfig, stream: LogStream) -> bool:
     return log.format == "json" or (log.format == "auto" and not stream.isatty())
 
 
-class _Formatter(logging.Formatter):
-    """Makes the fields of a line from a fact, or from a library's record, and lets `render` write them."""
+def _observer(log: Callable[..., Any]) -> Observer:
+    def observe(fact: Fact) -> None:
+        log(LEVELS[fact.level], fact.event, **fact.logged())
 
-    def __init__(self, render: Callable[[Entry], str]) -> None:
-        super().__init__()
-        self._render = render
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry: Entry = {
-            "timestamp": datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "level": record.levelname.lower(),
-        }
-        if record.name == OURS and hasattr(record, "fields"):
-            entry |= {"event": record.msg, **record.fields}
-        else:
-            # The library's sentence is a field, because only cdcd defines names of events.
-            entry |= {"event": DEPENDENCY_EVENT, "logger": record.name, "message": record.getMessage()}
-            if record.exc_info:
-                entry["exception"] = self.formatException(record.exc_info)
-            if hasattr(record, "repeated"):
-                entry["repeated"] = record.repeated
-        return self._render({name: _shown(name, value) for name, value in entry.items()})
+    return observe
 
 
-def _shown(name: str, value: object) -> object:
-    """Return a field with masked secrets, and a position as the text that PostgreSQL prints."""
-    if name.endswith("_lsn") and isinstance(value, int):
-        # A number cannot be searched for.
-        return str(Lsn(value))
+def _name_dependency(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
+    """Move a library's sentence from `event` to a field, because only cdcd defines names of events."""
+    record = entry.get("_record")
+    entry["logger"] = record.name if record is not None else ""
+    entry["message"] = entry.pop("event", "")
+    entry["event"] = DEPENDENCY_EVENT
+    if record is not None and hasattr(record, "repeated"):
+        entry["repeated"] = record.repeated
+    return entry
+
+
+def _plain_values(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
+    """Replace positions by the text that PostgreSQL prints, because numbers cannot be searched for."""
+    for key, value in entry.items():
+        if key.endswith("_lsn") and isinstance(value, int):
+            entry[key] = str(Lsn(value))
+    return entry
+
+
+def _masked(_logger: WrappedLogger, _method: str, entry: EventDict) -> MutableMapping[str, Any]:
     # The names of fields are not checked: cdcd defines the fields, and none is a secret as a whole.
-    return mask_text(value) if isinstance(value, str) else mask_value(value)
+    return {
+        key: mask_text(value) if isinstance(value, str) else mask_value(value) for key, value in entry.items()
+    }
 
 
-def _as_json(entry: Entry) -> str:
-    # Hidden characters are written out; the line stays the same JSON.
-    return visible(json.dumps(entry, ensure_ascii=False, default=str))
+def _visible_line(_logger: WrappedLogger, _method: str, line: Any) -> Any:
+    """Write out hidden characters; JSON stays the same JSON."""
+    return visible(str(line))
 
 
-def _for_people(colors: bool) -> Callable[[Entry], str]:
-    """Return what writes a line for a terminal or a file that a person reads."""
-
-    def paint(code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if colors else text
-
-    def render(entry: Entry) -> str:
-        timestamp, level, event = (str(entry.pop(name)) for name in ("timestamp", "level", "event"))
-        exception = entry.pop("exception", None)
-        fields = [
-            f"{paint('36', name)}={paint('35', _quoted(value))}" for name, value in sorted(entry.items())
-        ]
-        shown_level = paint(_COLORS.get(level, "1"), f"{level:<9}")
-        head = f"{paint('2', timestamp)} [{shown_level}] {paint('1', f'{event:<30}')}"
-        line = " ".join([head, *fields])
-        # A traceback keeps its lines.
-        return line if exception is None else f"{line}\n{visible(str(exception), lines=True)}"
-
-    return render
+def _visible_values(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
+    """Write out hidden characters before the console adds its colors. A traceback keeps its lines."""
+    return {
+        key: visible(str(value), lines=True) if key == "exception" else _AsItIs.of(value)
+        for key, value in entry.items()
+    }
 
 
-def _quoted(value: object) -> str:
-    """Return a value for a person, with hidden characters written out.
+class _AsItIs(str):
+    """Text that the console writes between « and » without escaping its quotes, so that a command in it can be copied.
 
-    A text with quotes stands between « and », so that a command in it can be copied: Python's escapes would break the
-    quotes of a shell command.
+    Python's escapes would break the quotes of a shell command.
     """
-    if not isinstance(value, str):
-        return visible(str(value))
-    text = visible(value)
-    if any(letter in text for letter in "'\"\\"):
-        return f"«{text}»"
-    return f"'{text}'" if not text or any(letter in text for letter in " =") else text
+
+    __slots__ = ()
+
+    @staticmethod
+    def of(value: object) -> object:
+        """Return the value with hidden characters written out, and with unchanged quotes."""
+        seen = _seen(value)
+        return _AsItIs(seen) if isinstance(seen, str) and any(letter in seen for letter in "'\"\\") else seen
+
+    def __repr__(self) -> str:
+        return f"«{self}»"
+
+
+def _seen(value: object) -> object:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        return {_seen(key): _seen(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_seen(item) for item in value]
+    return value
+
+
+def _in_order(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
+    first = {key: entry.pop(key) for key in ("timestamp", "level", "event") if key in entry}
+    return {**first, **entry}
 
 
 PROBLEMS_MAX: Final = 20
@@ -278,8 +305,15 @@ class LastProblems:
 
 
 def _problem(fact: Fact, at: datetime) -> LastProblem:
-    fields = {name: str(_shown(name, value)) for name, value in fact.logged().items()}
+    fields = {name: _text(name, value) for name, value in fact.logged().items()}
     message, hint = fields.pop("message", ""), fields.pop("hint", "")
     if not message:
         message = ", ".join(f"{name} {value}" for name, value in fields.items())
     return LastProblem(at, fact.level, fact.event, cut_short(message, TEXT_MAX), cut_short(hint, TEXT_MAX))
+
+
+def _text(name: str, value: object) -> str:
+    """Return a field as the log shows it, with masked secrets."""
+    if name.endswith("_lsn") and isinstance(value, int):
+        return str(Lsn(value))
+    return mask_text(value) if isinstance(value, str) else str(mask_value(value))

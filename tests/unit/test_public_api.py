@@ -55,4 +55,6 @@ def test_importing_cdcd_imports_nothing():
 def test_what_a_program_names_brings_no_client_until_it_connects():
     modules = loaded("from cdcd import connect\nconnect('', publication='p')")
     assert "cdcd.stream.stream" in modules
-    assert modules.isdisjoint({"psycopg", "confluent_kafka", "pydantic", "click", "cdcd.stream.source"})
+    assert modules.isdisjoint(
+        {"psycopg", "confluent_kafka", "pydantic", "click", "structlog", "cdcd.stream.source"}
+    )

@@ -83,7 +83,7 @@ from cdcd.cli.__main__ import main
 try:
     main({arguments})
 except SystemExit:
-    heavy = {{"pydantic", "psycopg", "confluent_kafka", "prometheus_client", "rich", "yaml", "asyncio"}}
+    heavy = {{"pydantic", "psycopg", "confluent_kafka", "prometheus_client", "structlog", "rich", "yaml", "asyncio"}}
     assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, timeout=60)

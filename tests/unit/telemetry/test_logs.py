@@ -137,44 +137,6 @@ def test_the_console_form_is_for_people(stream):
     assert "position=0/1" in stream.getvalue()
 
 
-def test_the_console_form_shows_each_field_with_hidden_characters_written_out(stream):
-    observe = configure_logging(log("info", "console"), stream)
-    observe(KafkaRetry(message="it's\x1b[31m", hint="wait a bit", wait_s=1.5))
-    (line,) = stream.getvalue().splitlines()
-    head, _, fields = line.partition(" hint=")
-    assert head.split() == [head.split()[0], "[warning", "]", "kafka.retry"]
-    assert fields == "'wait a bit' message=«it's\\u001b[31m» wait_s=1.5"
-
-
-def test_a_traceback_on_the_console_keeps_its_lines(stream):
-    configure_logging(log("info", "console"), stream)
-    try:
-        raise RuntimeError("boom")
-    except RuntimeError:
-        logging.getLogger("x").exception("failed")
-    first, *_, last = stream.getvalue().splitlines()
-    assert first.endswith("logger=x message=failed")
-    assert last == "RuntimeError: boom"
-
-
-@pytest.mark.parametrize("tty", [True, False])
-def test_only_a_terminal_gets_colors(tty):
-    stream = Terminal(tty)
-    observe = configure_logging(log("info", "console"), stream)
-    observe(SlotCreated(slot="s", position="0/1"))
-    assert ("\x1b[36mslot\x1b[0m=\x1b[35ms\x1b[0m" in stream.getvalue()) == tty
-    assert ("\x1b" in stream.getvalue()) == tty
-
-
-def test_a_library_cannot_write_an_event_of_its_own(stream):
-    configure_logging(log("info", "json"), stream)
-    logging.getLogger("x").warning("slot.created", extra={"fields": {"slot": "s"}})
-    logging.getLogger("cdcd").warning("slot.created")
-    assert [(line["event"], line["message"]) for line in lines(stream)] == [
-        ("dependency.log", "slot.created")
-    ] * 2
-
-
 class Terminal(io.StringIO):
     """A terminal, or something else."""
 
