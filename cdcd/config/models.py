@@ -20,7 +20,7 @@ from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.context import ContextConfig
 from cdcd.config.sections.format import CloudEventsConfig, EventFlatteningConfig, FormatConfig, MoneyConfig
 from cdcd.config.sections.kafka import KafkaConfig
-from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
+from cdcd.config.sections.outbox import OutboxConfig
 from cdcd.config.sections.postgres import HeartbeatConfig, PostgresConfig
 from cdcd.config.sections.process import (
     HttpConfig,
@@ -38,7 +38,7 @@ from cdcd.config.sections.tables import FieldsConfig, KeyConfig, PartitionerConf
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
 from cdcd.core.catalog.patterns import parse_pattern
-from cdcd.core.catalog.routing import TopicNames, collisions, equivalent, parse_table
+from cdcd.core.catalog.routing import TopicNames, collisions, equivalent, may_be_of_a_table, parse_table
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.records.cloud_events import CLOUDEVENTS
 
@@ -211,6 +211,11 @@ class Config(Section):
             if not has(table):
                 raise ValueError(f"outbox.tables: {table} is left out by tables.include or tables.exclude")
         for (schema, name), given in outbox.by_table.items():
+            if given.topics_max and may_be_of_a_table(given.topic.replace("{value}", "x"), topics.prefix):
+                raise ValueError(
+                    f"outbox.tables: {schema}.{name}: topics_max: {given.topic} could be the topic of a table, "
+                    f"{topics.prefix}.<schema>.<table>; choose a topic that does not begin so"
+                )
             if given.has_schemas and self.format.value != "avro":
                 raise ValueError(
                     f"outbox.tables: {schema}.{name}: key_form and payload_form other than text need "

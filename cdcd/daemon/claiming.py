@@ -130,7 +130,9 @@ class Claiming:
             self._read(admin, existing, create=False)
             claimed = self._claims.of(self._topic.claimant)
             wanted = self._topics_of(tables) if claimed else set()
-            left = [topic for topic in claimed if topic not in wanted]
+            # The topics that rows of an outbox have made belong to no table.
+            makes = self._config.outbox.settings.makes
+            left = [topic for topic in claimed if topic not in wanted and not makes(topic)]
             self._release(left)
         except SinkError as error:
             if self._names.has_claims:

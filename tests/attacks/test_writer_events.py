@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.attacks.measured import MB, StartDaemon, allowed, await_passed
 from tests.integration.conftest import Database
@@ -83,3 +84,35 @@ def test_payloads_of_many_forms_and_of_no_form_fill_no_registry_and_end_nothing(
         assert len(registry.subjects[f"{topic}-value"]) == 20
         process.await_metric("cdcd_events_total", lambda count: count == 1, "published", "public.outbox")
         assert process.stop() == 0
+
+
+@pytest.mark.attack(
+    gains="a cluster that is full of topics, or the topics of another pipeline", before="withstood"
+)
+def test_rows_with_many_topics_fill_no_cluster_and_take_no_topic_of_another_one(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    database.execute(TABLE)
+    table: dict[str, Any] = {"topic": f"made-{unique}.{{value}}", "event_id": None, "topics_max": 5}
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            postgres={"slot": unique},
+            topics={"claims": f"made-{unique}.claims"},
+            outbox={"tables": {"public.outbox": table}},
+        )
+    )
+    process.await_streaming()
+    # WHEN rows name topics that are too long, empty, of the pipeline itself, and 300 others
+    for kind in ("x" * 5_000, "", "claims", "../..", "\u00fc" * 300, "a\nb"):
+        database.execute(inserts("p", kind=kind))
+    database.execute("".join([inserts("p", kind=f"t{number}") + ";" for number in range(300)]))
+    await_passed(process, database, unique)
+    # THEN five topics are made, and all other rows are records of the table
+    with Reader(broker.bootstrap_servers, f"made-{unique}") as reader:
+        made = {each.topic for each in reader.read_all()} - {f"made-{unique}.claims"}
+    assert len(made) == 5
+    process.await_metric("cdcd_events_total", lambda count: count == 306 - 5, "refused", "public.outbox")
+    assert process.stop() == 0

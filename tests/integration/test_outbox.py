@@ -12,6 +12,7 @@ from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.test_avro import values
+from tests.integration.test_drop_and_reset import await_topics, cdcd
 from tests.schema_registry import SchemaRegistry
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
@@ -204,3 +205,66 @@ def test_json_payloads_are_records_in_avro_and_one_that_the_registry_refuses_goe
         reason = process.await_event("outbox.refused", after=0)["reason"]
         assert f"the registry refuses the schema of subject {topic}-value" in reason
         assert "secret" not in process.output()
+
+
+def test_topics_that_rows_make_are_claimed_counted_over_kills_and_dropped(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN an outbox whose rows may make two topics, and a third one that another pipeline has claimed
+    database.execute(TABLE)
+    table = {"topic": f"made-{unique}.{{value}}", "topics_max": 2}
+    config = configuration(
+        unique,
+        database.dsn(),
+        broker.bootstrap_servers,
+        topics={"claims": f"{unique}-claims"},
+        outbox={"tables": {"public.outbox": table}},
+    )
+    process = daemon(config)
+    process.await_streaming()
+    # WHEN rows name two topics, the daemon is killed, and rows name a third one
+    database.execute(insert(1, "a"))
+    database.execute(insert(2, "b"))
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    process.kill()
+    process.start()
+    process.await_streaming()
+    database.execute(insert(3, "c"))
+    database.execute(insert(4, "a"))
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    # THEN the events are in the two topics, and the third one is not made
+    found = by_topic(broker, f"made-{unique}")
+    assert {
+        topic: [json.loads(each.value or b"")["n"] for each in raws] for topic, raws in found.items()
+    } == {
+        f"made-{unique}.a": [1, 4],
+        f"made-{unique}.b": [2],
+    }
+    (row,) = by_topic(broker, f"{unique}.public")[f"{unique}.public.outbox"]
+    assert json.loads(row.value or b"")["after"]["id"] == 3
+    assert "topics_max, 2" in process.await_event("outbox.refused", after=0)["reason"]
+    # AND another pipeline does not get the claimed topics: its event is a row
+    other = daemon(
+        {
+            **config,
+            "name": f"{unique}_2",
+            "postgres": {**config["postgres"], "slot": f"cdcd_{unique}_2"},
+            "topics": {**config["topics"], "prefix": f"{unique}-2"},
+        }
+    )
+    other.await_streaming()
+    database.execute(insert(5, "a"))
+    await_flushed(database.dsn(), f"cdcd_{unique}_2")
+    reason = other.await_event("outbox.refused", after=0)["reason"]
+    assert f"made-{unique}.a is refused" in reason
+    assert unique in reason
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    assert len(by_topic(broker, f"made-{unique}")[f"made-{unique}.a"]) == 3
+    assert other.stop() == 0
+    assert process.stop() == 0
+    # AND `cdcd check` knows the topics, and `cdcd drop --topics` removes them
+    checked = cdcd(process.config_path, "check", "--format", "json")
+    assert f"made-{unique}.b" in checked.stdout
+    dropped = cdcd(process.config_path, "drop", "--topics", "--yes")
+    assert dropped.returncode == 0, dropped.stdout + dropped.stderr
+    await_topics(broker, f"made-{unique}", set())

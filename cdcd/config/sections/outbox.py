@@ -1,7 +1,7 @@
 """The keys of `outbox`: events that an application publishes in the transaction that they tell of."""
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -28,12 +28,17 @@ TopicTemplate = Annotated[
 ]
 
 
+BEGIN: Final = re.compile(r"[A-Za-z0-9._-]*[A-Za-z0-9][A-Za-z0-9._-]*[._-]")
+"""What a topic has before {value}, if rows may make topics of this form."""
+
+
 class OutboxTableConfig(Section):
     """Which columns of an outbox table are which part of an event. The defaults are Debezium's."""
 
     topic: TopicTemplate = Field(
         "outbox.event.{value}",
-        description="Topic of an event, which outbox.topics must have. {value} stands for the value of route_by.",
+        description="Topic of an event, which outbox.topics must have, unless topics_max allows more topics. {value} "
+        "stands for the value of route_by.",
     )
     route_by: Text = Field("aggregatetype", description="Column whose value is put into topic.")
     event_id: Text | None = Field(
@@ -77,6 +82,15 @@ class OutboxTableConfig(Section):
         description="What avro_record has for a field that is an empty array. left_out: no field. strings: an empty "
         "array of strings (table.json.payload.empty.array.behavior: optional_string).",
     )
+    topics_max: int = Field(
+        0,
+        ge=0,
+        le=500,
+        description="Largest number of topics that values of route_by make in the form of topic, besides those of "
+        "outbox.topics. cdcd creates and claims such a topic before its first event, and the checkpoint names it. An "
+        "event for one more topic is not published (outbox.refused), so that nobody who may insert rows fills the "
+        "cluster. 0: events go only to topics of outbox.topics.",
+    )
     schemas_max: int = Field(
         SCHEMAS_MAX,
         ge=1,
@@ -91,6 +105,16 @@ class OutboxTableConfig(Section):
         if self.envelope and self.payload_form != TEXT:
             raise ValueError(
                 "envelope needs payload_form: text, because a value with fields beside the payload is JSON"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _makes_topics_of_a_form(self) -> Self:
+        begin, value, _ = self.topic.partition("{value}")
+        if self.topics_max and not (value and BEGIN.fullmatch(begin)):
+            raise ValueError(
+                "topics_max needs a topic with {value} behind a text of its own that ends with '.', '_' or '-', such "
+                "as outbox.event.{value}, because rows would otherwise choose any topic of the cluster"
             )
         return self
 
@@ -134,13 +158,13 @@ class OutboxConfig(Section):
 
     @model_validator(mode="after")
     def _has_topics(self) -> Self:
-        if not self.topics and (self.messages or self.tables):
+        if not self.topics and (self.messages or any(not each.topics_max for each in self.tables.values())):
             raise ValueError("topics is empty: name the topics that events may go to")
         if len({equivalent(topic) for topic in self.topics}) < len(self.topics):
             raise ValueError("topics names a topic twice: for Kafka, '.' and '_' are the same character")
         for table, given in self.tables.items():
             form = re.escape(given.topic).replace(re.escape("{value}"), ".*")
-            if not any(re.fullmatch(form, topic) for topic in self.topics):
+            if not given.topics_max and not any(re.fullmatch(form, topic) for topic in self.topics):
                 raise ValueError(
                     f"topics has no topic of the form {given.topic}, to which events of {table} go"
                 )
@@ -162,6 +186,7 @@ class OutboxConfig(Section):
                 given.payload_form,
                 JsonRecords(given.null_fields == "bytes", given.empty_arrays == "strings"),
                 given.schemas_max,
+                given.topics_max,
             )
             for table, given in self.tables.items()
         }
@@ -170,8 +195,3 @@ class OutboxConfig(Section):
     def settings(self) -> Outbox:
         """What the engine is given."""
         return Outbox(self.topics, self.messages, self.message_bytes_max, self.by_table)
-
-
-def may_be_of_a_table(topic: str, prefix: str) -> bool:
-    """Whether Kafka could take the topic for that of a table: `<prefix>.<schema>.<table>`."""
-    return re.fullmatch(rf"{re.escape(equivalent(prefix))}_.+_.+", equivalent(topic)) is not None

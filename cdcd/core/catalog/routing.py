@@ -166,6 +166,11 @@ def equivalent(topic: str) -> str:
     return topic.replace(".", "_")
 
 
+def may_be_of_a_table(topic: str, prefix: str) -> bool:
+    """Return whether Kafka could take the topic for that of a table: `<prefix>.<schema>.<table>`."""
+    return re.fullmatch(rf"{re.escape(equivalent(prefix))}_.+_.+", equivalent(topic)) is not None
+
+
 def _check_length(name: str) -> None:
     if len(name) > TOPIC_LENGTH_MAX:
         raise SinkError(

@@ -26,6 +26,7 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
         start.encoding,
         observe,
         fails_over_bytes=start.settings.fails_over_bytes,
+        made_topics=start.checkpoint.topics,
     )
     encoder = routed(
         partitioned(encoder, start.encoding), start.routes, start.encoding, observe, refuses=refuses

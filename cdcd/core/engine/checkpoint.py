@@ -143,7 +143,7 @@ class Checkpoint:
     `seal`: nothing more is delivered, because another server takes over; None: it is delivered as ever.
     `settings`: those by which rows became records last; None: an earlier version of cdcd wrote the checkpoint.
     `bindings`: which columns the rules of protection are bound to, as the text of a JSON object; "": none.
-    `tables`: those that are set aside. `topics`: those that the pipeline has made for itself.
+    `tables`: those that are set aside. `topics`: those that rows of outbox tables have made.
 
     Of the record that was read, and not of the position:
     `serial` rises with every record of the pipeline (`checkpoint_record.py`); 0: the record has format 1.

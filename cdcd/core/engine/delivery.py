@@ -26,6 +26,7 @@ class Delivery:
     Args:
         notes: makes the records of tables that are set aside, which go out with the first checkpoint that has them;
             None if there is no topic for them.
+        made_topics: returns the topics that rows of outbox tables have made; None if there is no outbox.
 
     Attributes:
         checkpoint: the newest checkpoint that the broker holds.
@@ -43,8 +44,10 @@ class Delivery:
         start: Checkpoint,
         bindings: Bindings | None = None,
         notes: Notes | None = None,
+        made_topics: Callable[[], tuple[str, ...]] | None = None,
     ) -> None:
         self._notes = notes
+        self._made_topics = made_topics
         self._noted = start.tables
         """The tables that are set aside as the schemas topic says."""
         self._renews_notes = bool(start.tables)
@@ -93,6 +96,7 @@ class Delivery:
             snapshot=batch.snapshot,
             tables=batch.tables,
             bindings=self._bindings.text(batch.position.end_lsn),
+            topics=() if self._made_topics is None else self._made_topics(),
         )
         return Ship(batch, self._shipped)
 

@@ -29,7 +29,7 @@ from cdcd.core.facts.tables import RelationChanged
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.encoder import Encoder
 from cdcd.core.records.schema_registrations import SchemaUse
-from cdcd.core.transactions.drafts import oids_of
+from cdcd.core.transactions.drafts import SpoolItem, oids_of
 from cdcd.core.transactions.steps import Changes
 
 DESCRIBE_S: Final = 0.01
@@ -264,14 +264,12 @@ class DescribedRelations:
         Such topics and schemas are requested. If no event of a relation may be encoded, this is a fault of its
         table.
         """
-        has_events = self._encoder.shapes.has_schemas
+        has_events = self._encoder.shapes.has_needs
         if not self.new_topics and not self._unregistered and not self.withheld and not has_events:
             return False
         missing = False
         for item in step.items:
-            if has_events and not self._topics.are_registered(
-                self._encoder.shapes.lacking(item, step.in_stream)
-            ):
+            if has_events and not self._has_needs(item, step.in_stream):
                 missing = True
             for oid in oids_of(item, step.in_stream):
                 if oid in self.withheld:
@@ -284,6 +282,18 @@ class DescribedRelations:
                 if not self._topics.are_registered(lacking):
                     missing = True
         return missing
+
+    def _has_needs(self, item: SpoolItem, in_stream: bool) -> bool:
+        """Return whether the topics of an item's events are ready, and their schemas registered."""
+        shapes = self._encoder.shapes
+        needs = shapes.needs(item, in_stream)
+        ready = self._topics.are_registered(needs.schemas)
+        for topic in needs.topics:
+            if topic in self._owners:
+                shapes.topic_refused(topic, "it is the topic of a table")
+            else:
+                ready = self._topics.is_ready(topic) and ready
+        return ready
 
     def _takes_topics(self, oid: int) -> bool:
         """Return whether the topics of a relation with an event are ready.

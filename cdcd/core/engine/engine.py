@@ -212,6 +212,7 @@ class Engine:
             checkpoint,
             bindings,
             None if self._notes is None else self._aside_records,
+            lambda: encoder.shapes.made_topics,
         )
         bindings.touched = self.queue.touch
         if bindings.text(checkpoint.position.end_lsn) != checkpoint.bindings:
@@ -438,13 +439,16 @@ class Engine:
         self._between_soon(now)
 
     def topics_refused(self, refused: Mapping[str, CdcdError], now: float) -> None:
-        """Records cannot go to these topics, each for a reason. The tables that have them are set aside.
+        """Records cannot go to these topics, each for a reason. The tables that have them are set aside, and events
+        that made such a topic are not published (`shaping/event_topics.py`).
 
         Raises:
             CdcdError: a table is not to be set aside, or no table has the topic.
         """
         self._topics.forget(refused)
         for topic, error in refused.items():
+            if self.encoder.shapes.topic_refused(topic, error.message):
+                continue
             oid = self._oid_of(topic)
             oids = self._event_tables(topic) if oid is None else [oid]
             if not oids:
@@ -605,7 +609,7 @@ class Engine:
         """The outbox tables whose events may go to the topic; [] if events of logical messages may go there too."""
         if not self._topics.has_only_events(topic):
             return []
-        return [oid for oid, name in self._tables.oids().items() if topic in self._topics.of_events(name)]
+        return [oid for oid, name in self._tables.oids().items() if self._topics.has_events(name, topic)]
 
     def _has_taken(self, oid: int, topic: str) -> bool:
         """Whether a table with rows of a snapshot has the name of the topic where the stream is."""

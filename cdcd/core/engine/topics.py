@@ -49,7 +49,13 @@ class Topics:
         """Return whether only events of outbox tables go to the topic; events of logical messages may go to any topic
         of events.
         """
-        return topic in self._outbox.topics and not self._outbox.messages
+        if topic in self._outbox.topics:
+            return not self._outbox.messages
+        return self._outbox.makes(topic)
+
+    def has_events(self, table: str, topic: str) -> bool:
+        """Return whether events of a table (`schema.table`) may go to the topic."""
+        return self._outbox.has_events(table, topic)
 
     def is_ready(self, topic: str) -> bool:
         """Return whether records may go to the topic; if not, the topic is requested."""

@@ -218,7 +218,9 @@ def check_outbox(facts: OutboxFacts, outbox: Outbox) -> Iterator[Finding]:
         )
     if not facts.refused and not facts.unpublished:
         ways = [number(len(outbox.tables), "table")] * bool(outbox.tables) + ["messages"] * outbox.messages
-        yield Finding("ok", "outbox.source", "outbox", f"events come from {' and '.join(ways)}")
+        more = sum(table.topics_max for table in outbox.tables.values())
+        made = f", whose rows may make {number(more, 'topic')}" if more else ""
+        yield Finding("ok", "outbox.source", "outbox", f"events come from {' and '.join(ways)}{made}")
 
 
 @dataclass(frozen=True, slots=True)

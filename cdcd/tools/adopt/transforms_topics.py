@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from cdcd.config.sections.outbox import may_be_of_a_table
+from cdcd.config.sections.outbox import BEGIN
 from cdcd.core.catalog.renaming import Router, compiled
-from cdcd.core.catalog.routing import equivalent, unchecked_topic
+from cdcd.core.catalog.routing import equivalent, may_be_of_a_table, unchecked_topic
 from cdcd.tools.adopt.course import (
     CONNECT,
     DEBEZIUM,
@@ -145,34 +145,45 @@ def outbox(transform: Transform, course: Course) -> Verdict:
     columns |= {name: found for name, found in (("headers", headers), ("envelope", envelope)) if found}
     columns |= _forms(transform, course.options)
     tables = [each.pattern for each in reach.tables(course.known)] or [reach.single or ""]
-    topics = [topic] if _VALUE not in topic else _event_topics(topic, route_by, reach, course)
+    known = [topic] if _VALUE not in topic else _event_topics(topic, route_by, reach, course)
+    topics = known if len(known) <= _TOPICS_MAX else []
+    makes = len(known) <= _TOPICS_MAX and _makes_topics(topic, course.prefix)
+    if makes:
+        columns["topics_max"] = _MADE_MAX
     rest = _rest(transform, course.options)
-    if moving := [each.alias for each in _behind(transform, course) if _moves(each, topics)]:
+    if moving := [each.alias for each in _behind(transform, course) if _moves(each, topics or [topic])]:
         raise RefusedError(
             f"Transform {moving[0]}, which comes after this one, renames the topics of events. Write `outbox` into "
             "cdcd.yaml by hand, with the final names as topics (docs/outbox.md), and accept this option."
         )
     used = [str(columns[name]) for name in ("route_by", "event_id", "key", "payload")]
     course.refuse_missing((*used, *headers.values(), *envelope.values()), reach)
-    if all(tables) and topics and not rest:
-        later = _LATER if _VALUE in topic else ""
+    if all(tables) and (topics or makes) and not rest:
+        later = _MADE if makes else _LATER if _VALUE in topic else ""
         return differs(
-            f"outbox.topics and outbox.tables: rows of {' and '.join(tables)} are events in {_listed(topics)} "
-            f"(docs/outbox.md).{later}{_time_of(transform)}",
+            f"outbox.topics and outbox.tables: rows of {' and '.join(tables)} are events in "
+            f"{_listed(topics) or topic} (docs/outbox.md).{later}{_time_of(transform)}",
             outbox__topics=topics,
             outbox__tables=dict.fromkeys(tables, columns),
         )
     keys = {
-        "outbox.topics": topics or [topic.replace(_VALUE, _FILL_IN)],
+        "outbox.topics": topics or ([] if makes else [topic.replace(_VALUE, _FILL_IN)]),
         "outbox.tables": dict.fromkeys([each or f"{_FILL_IN}.{_FILL_IN}" for each in tables], columns),
     }
     raise RefusedError(
-        f"{_why(rest, topics)} The keys of `outbox` "
+        f"{_why(rest, is_named=bool(topics) or makes)} The keys of `outbox` "
         f"are at the end of the written file as comments. Write topics (and the table) in place of {_FILL_IN}, "
         "remove the `# ` (docs/outbox.md), and accept this option. Do not take over before that: events would "
         "be rows in the topic of the table.",
         keys,
     )
+
+
+def _makes_topics(topic: str, prefix: str) -> bool:
+    """Whether `topics_max` allows topics of this form."""
+    begin, value, _ = topic.partition(_VALUE)
+    of_a_table = may_be_of_a_table(topic.replace(_VALUE, "x"), prefix)
+    return bool(value and BEGIN.fullmatch(begin)) and not of_a_table
 
 
 def _moves(transform: Transform, topics: list[str]) -> bool:
@@ -183,8 +194,8 @@ def _moves(transform: Transform, topics: list[str]) -> bool:
     return any(router.routed(topic) != topic for topic in topics)
 
 
-def _why(rest: str, topics: list[str]) -> str:
-    if rest and topics:
+def _why(rest: str, *, is_named: bool) -> str:
+    if rest and is_named:
         return rest
     unnamed = "cdcd publishes events only to topics of a list, and nothing names the topics of this router."
     return " ".join([unnamed, *[rest] * bool(rest)])
@@ -197,12 +208,14 @@ _LATER: Final = (
     " These are the topics that exist or that rows name. Add a later topic before its first event: cdcd refuses an "
     "event for a topic that the list does not have (outbox.refused), and its row is a record in the table's topic."
 )
+_MADE_MAX: Final = 100
+_MADE: Final = " Further values make at most 100 topics (topics_max). Debezium's router makes any number."
 _TOPICS_MAX: Final = 100
 _SHOWN_MAX: Final = 5
 
 
 def _event_topics(template: str, route_by: str, reach: Reach, course: Course) -> list[str]:
-    """The topics of events that exist, or that rows of the outbox name; []: there are none, or too many.
+    """The topics of events that exist, or that rows of the outbox name.
 
     The template alone, `{value}`, fits every topic of the cluster. Then rows alone count.
     """
@@ -221,7 +234,7 @@ def _event_topics(template: str, route_by: str, reach: Reach, course: Course) ->
     for topic in named:
         if not may_be_of_a_table(topic, course.prefix):
             found.setdefault(equivalent(topic), topic)
-    return list(found.values()) if len(found) <= _TOPICS_MAX else []
+    return list(found.values())
 
 
 def _listed(topics: list[str]) -> str:

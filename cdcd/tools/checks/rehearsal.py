@@ -92,6 +92,7 @@ class RehearsalOutcome:
         changed: settings of records that differ from those in the checkpoint.
         ignored: ignored records of the checkpoint topic; None: none.
         id_search: the other pipelines whose checkpoint topics name the transactional id.
+        made_topics: topics that rows of outbox tables have made, by the checkpoint.
     """
 
     refusal: CdcdError | None
@@ -101,6 +102,7 @@ class RehearsalOutcome:
     changed: tuple[RecordSettingChanged, ...] = ()
     ignored: Ignored | None = None
     id_search: IdSearch = NOTHING_FOUND
+    made_topics: tuple[str, ...] = ()
 
 
 async def rehearse(config: Config, facts: ServerFacts) -> RehearsalOutcome:
@@ -162,6 +164,7 @@ class _Rehearsal:
                 tuple(self._changed),
                 self._ignored,
                 self._id_search,
+                () if self._found is None else self._found.topics,
             )
         except CdcdError as error:
             reading = self._assumed() if await self._knows_checkpoint() else Reading()

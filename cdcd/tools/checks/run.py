@@ -6,7 +6,7 @@ specific than the code for findings. The other side is still checked.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
@@ -201,7 +201,7 @@ async def ask_both(
         *check_rows(source, outcome.reading),
     ]
     try:
-        found += await asyncio.to_thread(_ask_about_topics, config, source, outcome.reading.outdated)
+        found += await asyncio.to_thread(_ask_about_topics, config, source, outcome)
         if _may_ask_for_id(config, source, sink, findings):
             settings = sink_settings(config, TRANSACTION_S)
             refusal = await asyncio.to_thread(try_transactional_id, settings, ANSWER_S)
@@ -333,11 +333,9 @@ def _position(
     return [] if errors else [of_error("start.refused", "start", refusal)]
 
 
-def _ask_about_topics(config: Config, source: ServerFacts, outdated: Collection[str]) -> list[Finding]:
-    """Return findings about the topics of the published tables.
-
-    `outdated`: tables whose former rows the next start ends.
-    """
+def _ask_about_topics(config: Config, source: ServerFacts, outcome: RehearsalOutcome) -> list[Finding]:
+    """Return findings about the topics of the published tables, and those that rows of outbox tables have made."""
+    made = [topic for topic in outcome.made_topics if config.outbox.settings.makes(topic)]
     topic_names = config.topic_names()
     operations = source.publication.operations if source.publication else OPERATIONS
     has_constants = any(form.constants for form in config.key.forms.values())
@@ -350,19 +348,19 @@ def _ask_about_topics(config: Config, source: ServerFacts, outdated: Collection[
             truncated=config.topics.writes_truncates and "truncate" in operations,
             whole=table.replica_identity == "f",
             marked=config.heartbeat.watermark_interval_s > 0,
-            outdated=table.qualified in outdated,
+            outdated=table.qualified in outcome.reading.outdated,
         )
         # Of the tables that share a topic, a table without a key decides.
         for table in sorted(source.tables, key=lambda each: not each.has_key)
         for topic in topic_names.all_of(table.schema, table.name)
     }
-    if not tables:
+    if not tables and not made:
         return []
-    wanted = replace(kafka_wanted(config), topics=list(tables), tables=tables)
+    wanted = replace(kafka_wanted(config), topics=[*tables, *made], tables=tables)
     facts = kafka.read_facts(_admin(config), wanted)
     found = kafka.examine(facts, wanted, (*kafka.TOPICS, check_existing))
     return [
         *found,
-        *check_claims(_admin(config), config, list(tables)),
+        *check_claims(_admin(config), config, [*tables, *made]),
         *check_root_topics(source, topic_names, facts.names),
     ]

@@ -31,6 +31,12 @@ from tests.unit.config.test_loading import MINIMAL, parse, problem
             "topics: [a], tables: {public.outbox: {topic: a, payload_form: avro_record, envelope: {x: y}}}",
             "envelope needs payload_form: text",
         ),
+        ("tables: {public.outbox: {topics_max: 0}}", "topics is empty"),
+        ("tables: {public.outbox: {topics_max: 5, topic: '{value}'}}", "choose any topic of the cluster"),
+        ("tables: {public.outbox: {topics_max: 5, topic: '..{value}'}}", "choose any topic of the cluster"),
+        ("tables: {public.outbox: {topics_max: 5, topic: 'a{value}'}}", "choose any topic of the cluster"),
+        ("tables: {public.outbox: {topics_max: 5, topic: a.b}}", "choose any topic of the cluster"),
+        ("tables: {public.outbox: {topics_max: 501}}", "500"),
         (
             "topics: [a], tables: {public.outbox: {topic: a, key_form: avro}}",
             "public.outbox: key_form and payload_form other than text need format.value: avro",

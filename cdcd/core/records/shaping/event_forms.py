@@ -51,6 +51,7 @@ class Event:
     Attributes:
         value: the payload; None for a tombstone.
         schemas_max: maximum number of schemas of a subject.
+        is_made: whether the event has made its topic.
     """
 
     topic: str
@@ -58,6 +59,7 @@ class Event:
     value: Written | None
     headers: list[tuple[str, bytes]] | None
     schemas_max: int
+    is_made: bool = False
 
     @property
     def uses(self) -> list[SchemaUse]:

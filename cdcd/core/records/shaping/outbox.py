@@ -39,9 +39,10 @@ from cdcd.core.records.debezium_json.converters import converter_for
 from cdcd.core.records.encoder import Encoder, EncoderSettings, record_bytes
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.records.shaping.event_forms import Event, EventSchemas, Written
+from cdcd.core.records.shaping.event_topics import EventTopics
 from cdcd.core.records.shaping.publishing import PREFIX, read_event
 from cdcd.core.records.shaping.settings import AVRO, TEXT, Outbox, OutboxTable
-from cdcd.core.records.shaping.shape import Counts, Shape, ShapedPart, of_row
+from cdcd.core.records.shaping.shape import NO_NEEDS, Counts, Needs, Shape, ShapedPart, of_row
 from cdcd.core.transactions.drafts import SpoolItem
 
 EVENT_ID: Final = "id"
@@ -70,13 +71,13 @@ class OutboxRows:
         self,
         relation: Relation,
         table: OutboxTable,
-        topics: Collection[str],
+        topics: EventTopics,
         rules: Sequence[ColumnRule | None],
         settings: EncoderSettings,
         schemas: EventSchemas,
         types: Mapping[int, TypeDescription] = _NO_TYPES,
     ) -> None:
-        self.has_schemas = table.has_schemas
+        self.has_needs = table.has_schemas or table.topics_max > 0
         self._table = table
         self._topics = topics
         self._schemas = schemas
@@ -100,8 +101,8 @@ class OutboxRows:
             named = {PAYLOAD: table.payload, **table.envelope}
             self._fields = [(json.dumps(name, ensure_ascii=False).encode(), named[name]) for name in named]
 
-    def prepared(self, row: TupleData) -> Event:
-        """Return the event of an inserted row.
+    def prepared(self, row: TupleData, now_us: int) -> Event:
+        """Return the event of an inserted row. `now_us`: the time by which refused topics are requested again.
 
         ValueError if the row is not an event; its text explains why to a person, and shows no value except that of
         the topic.
@@ -113,8 +114,6 @@ class OutboxRows:
         if route is None:
             raise ValueError(f"{table.route_by} is NULL")
         topic = unchecked_topic(table.topic.replace("{value}", route))
-        if topic not in self._topics:
-            raise ValueError(f"outbox.topics does not have the topic {cut_short(topic, _SHOWN_MAX)}")
         key = self._value(row, table.key)
         if not key:
             raise ValueError(f"{table.key} is NULL or empty")
@@ -125,7 +124,10 @@ class OutboxRows:
             if value is not None:
                 headers.append((name, value))
         written = Written(key) if table.key_form == TEXT else self._in_avro(row, topic, table.key, "key")
-        return Event(topic, written, self._payload(row, topic), headers or None, table.schemas_max)
+        payload = self._payload(row, topic)
+        # The row of an event that is refused for another reason makes no topic.
+        is_made = self._topics.admit(table, topic, now_us)
+        return Event(topic, written, payload, headers or None, table.schemas_max, is_made)
 
     def _payload(self, row: TupleData, topic: str) -> Written | None:
         """Return the value of an event; None for a tombstone."""
@@ -224,15 +226,22 @@ and deletes in outbox tables, which have no record."""
 
 
 def shaped(
-    inner: Encoder, outbox: Outbox, settings: EncoderSettings, observe: Observer, *, fails_over_bytes: int = 0
+    inner: Encoder,
+    outbox: Outbox,
+    settings: EncoderSettings,
+    observe: Observer,
+    *,
+    fails_over_bytes: int = 0,
+    made_topics: Collection[str] = (),
 ) -> Encoder:
     """Return `inner`, which makes the records of events, if any are published.
 
     Args:
         fails_over_bytes: as in `EngineSettings`.
+        made_topics: the topics that rows have made, by the checkpoint.
     """
     if outbox.is_on:
-        inner.shapes.put(OutboxShape(outbox, settings, observe, fails_over_bytes))
+        inner.shapes.put(OutboxShape(outbox, settings, observe, fails_over_bytes, made_topics))
     return inner
 
 
@@ -240,11 +249,16 @@ class OutboxShape(Shape):
     """Publishes events. See `Shape` for the methods."""
 
     def __init__(
-        self, outbox: Outbox, settings: EncoderSettings, observe: Observer, fails_over_bytes: int = 0
+        self,
+        outbox: Outbox,
+        settings: EncoderSettings,
+        observe: Observer,
+        fails_over_bytes: int = 0,
+        made_topics: Collection[str] = (),
     ) -> None:
         self._outbox = outbox
         self._fails_over = fails_over_bytes
-        self._topics = frozenset(outbox.topics)
+        self._topics = EventTopics(outbox, settings, made_topics)
         self._settings = settings
         self._protections = settings.protections
         self._observe = observe
@@ -311,7 +325,7 @@ class OutboxShape(Shape):
             return []
         asked_us, self._now_us = self._now_us, now_us
         try:
-            event = self._rows[oid].prepared(message.new)
+            event = self._rows[oid].prepared(message.new, asked_us)
             # Time stands still between the request and the record.
             self._schemas.lacking(event, asked_us)
         except ValueError as error:
@@ -329,25 +343,34 @@ class OutboxShape(Shape):
         _count(name, PUBLISHED, self._counts)
         return [ShapedPart(frame, record=each) for each in (*self._schemas.ids(event), record)]
 
-    def lacking(self, item: SpoolItem, in_stream: bool) -> list[SchemaUse]:
+    def needs(self, item: SpoolItem, in_stream: bool) -> Needs:
         rows = of_row(item, in_stream, self._rows)
-        if rows is None or not rows.has_schemas or not isinstance(item, bytes):
-            return []
+        if rows is None or not rows.has_needs or not isinstance(item, bytes):
+            return NO_NEEDS
         try:
             message = read_message(item, XLOG_HEADER, in_stream=in_stream)
             if not isinstance(message, Insert):
-                return []
-            return self._schemas.lacking(rows.prepared(message.new), self._now_us)
+                return NO_NEEDS
+            event = rows.prepared(message.new, self._now_us)
+            schemas = self._schemas.lacking(event, self._now_us)
+            return Needs((event.topic,) if event.is_made else (), tuple(schemas))
         except (ValueError, IndexError):
             # `parts` refuses the event, or reports how the message is malformed.
-            return []
+            return NO_NEEDS
 
     def schema_refused(self, use: SchemaUse, reason: str) -> bool:
         return self._schemas.refuse(use, reason, self._now_us)
 
+    def topic_refused(self, topic: str, reason: str) -> bool:
+        return self._topics.refuse(topic, reason, self._now_us)
+
     @property
-    def has_schemas(self) -> bool:
-        return any(rows.has_schemas for rows in self._rows.values())
+    def has_needs(self) -> bool:
+        return any(rows.has_needs for rows in self._rows.values())
+
+    @property
+    def made_topics(self) -> tuple[str, ...]:
+        return self._topics.made
 
     def _is_published(self, frame: bytes, in_stream: bool) -> bool:
         return (
@@ -366,7 +389,7 @@ class OutboxShape(Shape):
             self._refuse("", f"it has {size} bytes, and {most} are allowed", frame, now_us)
             return []
         try:
-            record = read_event(message.content, self._topics)
+            record = read_event(message.content, self._topics.listed)
         except ValueError as error:
             self._refuse("", str(error), frame, now_us)
             _count("", "m", self._instead)

@@ -56,6 +56,7 @@ class OutboxTable:
         key_form, payload_form: TEXT or AVRO, the latter also AVRO_RECORD.
         json: what a payload of AVRO_RECORD has for values without a type.
         schemas_max: maximum number of schemas of a subject in the registry.
+        topics_max: maximum number of topics that values of `route_by` make, besides those of the list.
     """
 
     topic: str
@@ -69,6 +70,15 @@ class OutboxTable:
     payload_form: str = TEXT
     json: JsonRecords = field(default_factory=JsonRecords)
     schemas_max: int = SCHEMAS_MAX
+    topics_max: int = 0
+
+    def makes(self, topic: str) -> bool:
+        """Return whether a value of `route_by` can make this topic."""
+        before, value, after = self.topic.partition("{value}")
+        is_longer = len(topic) > len(before) + len(after)
+        return bool(self.topics_max and value and is_longer) and (
+            topic.startswith(before) and topic.endswith(after)
+        )
 
     @property
     def has_schemas(self) -> bool:
@@ -109,6 +119,16 @@ class Outbox:
     def is_on(self) -> bool:
         """True if events can be published at all."""
         return self.messages or bool(self.tables)
+
+    def makes(self, topic: str) -> bool:
+        """Return whether a row of an outbox table can make this topic."""
+        return any(table.makes(topic) for table in self.tables.values())
+
+    def has_events(self, table: str, topic: str) -> bool:
+        """Return whether events of an outbox table (`schema.table`) may go to this topic."""
+        schema, _, name = table.partition(".")
+        found = self.tables.get((schema, name))
+        return found is not None and (topic in self.topics_of(table) or found.makes(topic))
 
     @property
     def in_text(self) -> "Outbox":

@@ -84,6 +84,22 @@ class Lines:
     lines: list[bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the records of an event need besides the topics and schemas of its table.
+
+    Attributes:
+        topics: topics that the event has made.
+        schemas: schemas without an id.
+    """
+
+    topics: tuple[str, ...] = ()
+    schemas: tuple[SchemaUse, ...] = ()
+
+
+NO_NEEDS: Final = Needs()
+
+
 class Shape:
     """A step between events and records, which changes nothing. Subclasses define what they change."""
 
@@ -116,15 +132,24 @@ class Shape:
         return None
 
     @property
-    def has_schemas(self) -> bool:
-        """Whether the shape makes records with schemas of their own."""
+    def has_needs(self) -> bool:
+        """Whether an event may need a topic or a schema of its own."""
         return False
 
-    def lacking(self, item: SpoolItem, in_stream: bool) -> list[SchemaUse]:
-        """Return the schemas without an id that the shape's records of an event use. The caller owes: `parts` of the
-        event comes after these are registered, or refused (`schema_refused`).
+    @property
+    def made_topics(self) -> tuple[str, ...]:
+        """The topics that events have made, for the checkpoint."""
+        return ()
+
+    def needs(self, item: SpoolItem, in_stream: bool) -> Needs:
+        """Return what the shape's records of an event need. The caller owes: `parts` of the event comes after the
+        topics are ready, and the schemas are registered, or both are refused (`topic_refused`, `schema_refused`).
         """
-        return []
+        return NO_NEEDS
+
+    def topic_refused(self, topic: str, reason: str) -> bool:
+        """Note that records cannot go to a topic. Returns False if no event has made it."""
+        return False
 
     def schema_refused(self, use: SchemaUse, reason: str) -> bool:
         """Note that the registry refuses a schema. Returns False if no record of the shape uses it."""
@@ -205,13 +230,25 @@ class Shapes:
         return parts
 
     @property
-    def has_schemas(self) -> bool:
-        """See `Shape.has_schemas`."""
-        return any(shape.has_schemas for shape in self.active)
+    def has_needs(self) -> bool:
+        """See `Shape.has_needs`."""
+        return any(shape.has_needs for shape in self.active)
 
-    def lacking(self, item: SpoolItem, in_stream: bool) -> list[SchemaUse]:
-        """Return the schemas without an id that the shapes' records of an event use. See `Shape.lacking`."""
-        return [use for shape in self.active for use in shape.lacking(item, in_stream)]
+    @property
+    def made_topics(self) -> tuple[str, ...]:
+        """See `Shape.made_topics`."""
+        return tuple([topic for shape in self._all for topic in shape.made_topics])
+
+    def needs(self, item: SpoolItem, in_stream: bool) -> Needs:
+        """See `Shape.needs`. Only one shape has an event of its own."""
+        for shape in self.active:
+            if shape.has_needs:
+                return shape.needs(item, in_stream)
+        return NO_NEEDS
+
+    def topic_refused(self, topic: str, reason: str) -> bool:
+        """See `Shape.topic_refused`."""
+        return any(shape.topic_refused(topic, reason) for shape in self.active)
 
     def schema_refused(self, use: SchemaUse, reason: str) -> bool:
         """See `Shape.schema_refused`."""

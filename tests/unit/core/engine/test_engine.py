@@ -144,6 +144,7 @@ class Daemon:
             encoding,
             self.facts,
             fails_over_bytes=settings.get("fails_over_bytes", 0),
+            made_topics=start.topics,
         )
         encoder = routed(encoder, routes, encoding, self.facts)
         self.assembler = Assembler(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.core.engine.actions import EnsureSchemas, Ship, Wait
+from cdcd.core.engine.actions import EnsureSchemas, EnsureTopics, Ship, Wait
 from cdcd.core.engine.topics import Topics
 from cdcd.core.errors import SinkError
 from cdcd.core.facts.rules import EventRefused
@@ -18,7 +18,16 @@ from cdcd.core.snapshot.beginning import initial
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.position import Position
 from tests.unit.core.engine.tables import table
-from tests.unit.core.engine.test_engine import OID, PUBLISHED, START, Daemon, described, row, transaction
+from tests.unit.core.engine.test_engine import (
+    ENVELOPE,
+    OID,
+    PUBLISHED,
+    START,
+    Daemon,
+    described,
+    row,
+    transaction,
+)
 from tests.unit.core.transactions import wire
 
 VALUE, KEY = "p.public.t-value", "p.public.t-key"
@@ -231,6 +240,58 @@ def test_a_refused_schema_of_a_payload_ends_nothing_and_its_row_goes_to_the_tabl
     assert written == ["events", "p.public.t", "events"]
     (told,) = daemon.facts.of(EventRefused)
     assert told.reason == "the registry refuses the schema of subject events-value: not compatible"
+
+
+MAKING = Outbox(
+    (), tables={("public", "t"): OutboxTable("events.{value}", "note", "", "id", "note", topics_max=2)}
+)
+
+
+def test_topics_that_rows_make_are_ready_before_their_events_and_are_in_the_checkpoint(tmp_path: Path):
+    daemon = Daemon(tmp_path, outbox=MAKING)
+    daemon.idle()
+    daemon.take(transaction(5, 100, described(), row(1, "a"), row(2, "b"), row(3, "a"), row(4, "c")))
+    written = [topic for ship in daemon.shipped for topic, *_ in ship.batch.records]
+    assert written == ["events.a", "events.b", "events.a", "p.public.t"]
+    assert daemon.shipped[-1].checkpoint.topics == ("events.a", "events.b")
+    (told,) = daemon.facts.of(EventRefused)
+    assert told.reason == "the topic events.c would be one more than outbox.tables' topics_max, 2"
+
+
+def test_topics_that_the_checkpoint_names_count_after_a_restart(tmp_path: Path):
+    daemon = Daemon(tmp_path, replace(START, topics=("events.a", "events.b", "other.c")), outbox=MAKING)
+    daemon.idle()
+    daemon.take(transaction(5, 100, described(), row(1, "c"), row(2, "b")))
+    written = [topic for ship in daemon.shipped for topic, *_ in ship.batch.records]
+    assert written == ["p.public.t", "events.b"]
+    assert daemon.shipped[-1].checkpoint.topics == ("events.a", "events.b")
+
+
+def test_a_refused_topic_ends_nothing_and_leaves_room_for_another_one(tmp_path: Path):
+    daemon = Daemon(tmp_path, outbox=MAKING)
+    daemon.idle()
+    daemon.feed(transaction(5, 100, described(), row(1, "a"), row(2, "b")))
+    asked = daemon.until(EnsureTopics)
+    assert "events.a" in asked.topics
+    daemon.engine.topics_refused({"events.a": SinkError("not authorized")}, daemon.now)
+    daemon.engine.topics_ready([topic for topic in asked.topics if topic != "events.a"], daemon.now)
+    daemon.idle()
+    written = [topic for ship in daemon.shipped for topic, *_ in ship.batch.records]
+    assert written == ["p.public.t", "events.b"]
+    assert daemon.shipped[-1].checkpoint.topics == ("events.b",)
+    (told,) = daemon.facts.of(EventRefused)
+    assert told.reason == "the topic events.a is refused: not authorized"
+
+
+def test_rows_make_no_topic_that_a_table_has(tmp_path: Path):
+    daemon = Daemon(
+        tmp_path, outbox=MAKING, encoding=replace(ENVELOPE, names={("public", "leaf"): "events.leaf"})
+    )
+    daemon.idle()
+    daemon.take(transaction(5, 100, described("leaf", 8), row(1, oid=8)))
+    daemon.take(transaction(6, 200, described(), row(2, "leaf")))
+    written = [topic for ship in daemon.shipped for topic, *_ in ship.batch.records]
+    assert written == ["events.leaf", "p.public.t"]
 
 
 def waits(topics: Topics) -> bool:

@@ -427,8 +427,7 @@ def test_keys_for_a_person_are_comments_that_become_a_configuration() -> None:
     head, _, draft = text.partition("# To be completed")
     completed = draft.partition("\n")[2].replace("# ", "").replace("FILL_IN", "outbox")
     outbox = parse_config(head + completed, secrets).outbox
-    assert outbox.topics == ("outbox.event.outbox",)
-    assert list(outbox.tables) == ["outbox.outbox"]
+    assert [(name, table.topics_max) for name, table in outbox.tables.items()] == [("outbox.outbox", 100)]
 
 
 @pytest.mark.parametrize(

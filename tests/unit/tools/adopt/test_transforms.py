@@ -108,7 +108,7 @@ def test_an_outbox_beside_flattened_tables_is_for_a_person_and_the_tables_are_fl
     assert "note:partition" in found["a"].why
     assert found["a"].keys == {}
     assert found["a"].draft == {
-        "outbox.topics": ["events.FILL_IN"],
+        "outbox.topics": [],
         "outbox.tables": {
             "public.outbox": {
                 "topic": "events.{value}",
@@ -117,6 +117,7 @@ def test_an_outbox_beside_flattened_tables_is_for_a_person_and_the_tables_are_fl
                 "key": "aggregateid",
                 "payload": "payload",
                 "headers": {"eventType": "type"},
+                "topics_max": 100,
             }
         },
     }

@@ -272,7 +272,10 @@ def test_topics_of_events_are_those_that_exist_or_that_rows_name() -> None:
         "outbox.event.Payment",
     ]
     assert sorted(_tables(found)) == ["public.outbox"]
-    assert "Add a later topic before its first event" in found.why
+    assert "make at most 100 topics (topics_max)" in found.why
+    (columns,) = _tables(found).values()
+    assert isinstance(columns, dict)
+    assert columns["topics_max"] == 100
 
 
 @pytest.mark.parametrize(
@@ -282,7 +285,9 @@ def test_topics_of_events_are_those_that_exist_or_that_rows_name() -> None:
         ({"route__topic__replacement": "${routedByValue}"}, outbox_table(), None),
         ({"route__topic__replacement": "${routedByValue}"}, outbox_table("orders"), ["orders"]),
         ({"route__topic__replacement": "${routedByValue}"}, outbox_table("inventory.public.x"), None),
-        ({"route__topic__replacement": "none.${routedByValue}"}, outbox_table(), None),
+        # Rows make topics of the form.
+        ({"route__topic__replacement": "none.${routedByValue}"}, outbox_table(), []),
+        ({"route__topic__replacement": "inventory.x.${routedByValue}"}, outbox_table(), None),
         ({"route__by__field": "type"}, outbox_table("x"), ["outbox.event.Order", "outbox.event.Payment"]),
         ({}, outbox_table(*[str(number) for number in range(101)]), None),
     ],

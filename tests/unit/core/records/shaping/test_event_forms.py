@@ -63,7 +63,7 @@ class Encoding:
         self.now_us = 0
 
     def lacking(self, message: Message) -> list[SchemaUse]:
-        return self.encoder.shapes.lacking(frame(message), False)
+        return list(self.encoder.shapes.needs(frame(message), False).schemas)
 
     def register(self, message: Message) -> list[str]:
         """The subjects of the schemas that were lacking."""

@@ -11,8 +11,9 @@ from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Binary, Column, Relation
 from cdcd.core.records.encoder import EncoderSettings, Record
 from cdcd.core.records.shaping.event_forms import EventSchemas
+from cdcd.core.records.shaping.event_topics import EventTopics
 from cdcd.core.records.shaping.outbox import OutboxRows
-from cdcd.core.records.shaping.settings import OutboxTable
+from cdcd.core.records.shaping.settings import Outbox, OutboxTable
 
 UUID, TEXT, JSONB, BYTEA, TIMESTAMPTZ = 2950, 25, 3802, 17, 1184
 
@@ -20,7 +21,7 @@ TABLE = OutboxTable(
     "outbox.event.{value}", "aggregatetype", "id", "aggregateid", "payload", {"eventType": "type"}
 )
 COLUMNS = (("id", UUID), ("aggregatetype", TEXT), ("aggregateid", TEXT), ("type", TEXT), ("payload", JSONB))
-TOPICS = frozenset({"outbox.event.Order", "outbox.event.a_b"})
+TOPICS = ("outbox.event.Order", "outbox.event.a_b")
 ROW = (b"u-1", b"Order", b"4711", b"OrderPlaced", b'{"total": 12.50}')
 
 
@@ -45,10 +46,12 @@ class Rows:
         found = relation(*columns)
         in_force = Protections(rules).in_force(found, TableDescription())
         self._schemas = EventSchemas(SETTINGS)
-        self._rows = OutboxRows(found, table, TOPICS, in_force, SETTINGS, self._schemas)
+        self._rows = OutboxRows(
+            found, table, EventTopics(Outbox(TOPICS), SETTINGS), in_force, SETTINGS, self._schemas
+        )
 
     def event(self, row: Any) -> Record:
-        return self._schemas.record(self._rows.prepared(row))
+        return self._schemas.record(self._rows.prepared(row, 0))
 
 
 def rows(table: OutboxTable = TABLE, *columns: tuple[str, int], rules: Any = ()) -> Rows:
