@@ -16,6 +16,7 @@ from psycopg import pq
 from cdcd.adapters.postgres.refusals import (
     _NO_UTF8,
     REFUSALS,
+    ROW_FILTER_FAILED,
     TABLE_OF_CHANGE,
     TOO_LARGE_TO_SEND,
     UNKNOWN,
@@ -32,6 +33,9 @@ _HOLD_VALUES: Final = frozenset({"21", "22", "23", "38", "39", "44", "P0"})
 """SQLSTATE classes whose messages may contain values: data errors, constraint violations, and errors raised by
 functions."""
 
+
+_DATA_ERROR: Final = "22"
+"""SQLSTATE class of errors that values of rows cause, such as a division by zero."""
 
 _SETTING: Final = "22023"
 """invalid_parameter_value, which PostgreSQL also reports for settings and options."""
@@ -128,7 +132,10 @@ def refused(what: str, answer: Answer, names: Mapping[str, str], secrets: Iterab
     # The server's message shows bytes of the text, which may be secret.
     said = f"{_NO_UTF8} [SQLSTATE {answer.sqlstate}]" if row.kind is WithoutConversionError else answer.text
     hint = row.hint
-    if hint is TOO_LARGE_TO_SEND and (change := _CHANGE.search(answer.context)):
+    change = _CHANGE.search(answer.context)
+    if row is UNKNOWN and change is not None and answer.sqlstate.startswith(_DATA_ERROR):
+        hint = ROW_FILTER_FAILED
+    if change is not None and hint in (TOO_LARGE_TO_SEND, ROW_FILTER_FAILED):
         said += f" for the change at LSN {change[1]}"
         hint += TABLE_OF_CHANGE.replace("{lsn}", change[1])
     text = f"{what}: {said}"

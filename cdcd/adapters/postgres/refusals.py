@@ -112,12 +112,22 @@ TOO_LARGE_TO_SEND: Final = (
 )
 """palloc and StringInfo refuse more than 1 GB (MaxAllocSize in memutils.h, stringinfo.c)."""
 
+ROW_FILTER_FAILED: Final = (
+    "A row filter of publication {publication} failed on a row, because PostgreSQL evaluates nothing else there. "
+    "PostgreSQL uses the filter as it was at the time of the change, so each start ends at this change. Correct the "
+    "filter, so that it cannot fail (SELECT schemaname, tablename, rowfilter FROM pg_publication_tables WHERE "
+    "rowfilter IS NOT NULL lists the filters). Then drop the slot (SELECT pg_drop_replication_slot('{slot}')), and "
+    "start cdcd with snapshot.mode: when_needed, which makes the topics equal to the tables again."
+)
+"""For data errors (SQLSTATE class 22) in a callback of pgoutput, which evaluates row filters (pgoutput_row_filter in
+pgoutput.c). Errors of conversion have rows of their own."""
+
 TABLE_OF_CHANGE: Final = (
     " PostgreSQL does not name the table. A superuser finds it (PostgreSQL 15 and newer): CREATE EXTENSION IF NOT "
     "EXISTS pg_walinspect; SELECT pg_filenode_relation(m[1]::oid, m[2]::oid) FROM pg_get_wal_record_info('{lsn}'), "
     "regexp_match(block_ref, 'rel ([0-9]+)/[0-9]+/([0-9]+)') m;"
 )
-"""Addition to `TOO_LARGE_TO_SEND` if the LSN of the change is known."""
+"""Addition to `TOO_LARGE_TO_SEND` and `ROW_FILTER_FAILED` if the LSN of the change is known."""
 
 REFUSALS: Final[tuple[Refusal, ...]] = (
     # Texts that PostgreSQL cannot convert: character_not_in_repertoire, untranslatable_character.

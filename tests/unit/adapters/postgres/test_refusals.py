@@ -156,6 +156,16 @@ def test_a_write_of_a_function_is_told_without_what_the_function_may_have_raised
     assert "word" not in answer.text_of_rows
 
 
+def test_a_row_filter_that_fails_is_told_with_its_change_and_without_the_row():
+    context = 'slot "s", output plugin "pgoutput", in the change callback, associated LSN 0/1A2B3C8'
+    error = refused("streaming", Answer("22012", "s3cr3t", context=context), NAMES)
+    assert error.message.endswith("[SQLSTATE 22012] for the change at LSN 0/1A2B3C8")
+    assert "row filter of publication" in error.hint
+    assert "pg_get_wal_record_info('0/1A2B3C8')" in error.hint
+    assert "s3cr3t" not in error.message + error.hint
+    assert "row filter" not in refused("streaming", Answer("22012", "division by zero"), NAMES).hint
+
+
 def test_a_value_that_cannot_be_sent_is_told_with_its_change():
     context = 'slot "s", output plugin "pgoutput", in the change callback, associated LSN 0/1A2B3C8'
     answer = Answer("XX000", "invalid memory alloc request size 1080000003", context=context)
