@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,7 +14,18 @@ from deploy.local import KafkaBroker
 from tests.integration import created_topics
 from tests.integration.conftest import Database
 from tests.integration.daemon import until
-from tests.integration.faults.tables import LARGE, OTHERS_S, TableFault, insert_other, told_aside
+from tests.integration.faults.tables import (
+    LARGE,
+    LOADS,
+    OTHERS_S,
+    TableFault,
+    assert_shown,
+    break_tables,
+    create_busy,
+    insert_other,
+    told_aside,
+    under_load,
+)
 from tests.integration.faults.trial import Trial
 from tests.integration.test_table_faults import filled
 
@@ -143,6 +155,9 @@ LOCKED = "keyed"
 OUTBOXES = {"outbox": "size", "outbox_lost": "topic"}
 """Tables of events, each with its fault: an event is too large, or its topic is missing and cannot be created."""
 
+BY_THEMSELVES = ("topic", "broker", "snapshot")
+"""Faults of tables that come back by themselves, and are set aside again."""
+
 RULES: dict[str, Any] = {
     "filters": {"tables": {"public.filtered": {"keep": "row.note != 'gone'"}}},
     "routes": {
@@ -213,6 +228,7 @@ def prepare(one: Trial, role: str) -> None:
     one.execute(f"CREATE ROLE {role} LOGIN REPLICATION; CREATE ROLE {role}_reader LOGIN")
     one.execute(f"GRANT USAGE ON SCHEMA public TO {role}_reader")
     one.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    create_busy(one, topic_of(one, "busy"))
     one.execute(f"CREATE SCHEMA {LONG}; CREATE TABLE {LONG}.{LONG} (id int PRIMARY KEY, note text)")
     for each in FAULTS:
         one.execute(f"CREATE TABLE {each.table} ({each.columns})")
@@ -239,13 +255,28 @@ def prepare(one: Trial, role: str) -> None:
     )
 
 
+def breaks_of(one: Trial) -> list[tuple[TableFault, Callable[[], object]]]:
+    """Every fault, with what makes it."""
+    made: list[tuple[TableFault, Callable[[], object]]] = [
+        (each, partial(one.execute, each.breaks.format(t=each.table))) for each in FAULTS if each.breaks
+    ]
+    made.append(
+        (TableFault(LONG, "name"), partial(one.execute, f"INSERT INTO {LONG}.{LONG} VALUES (2, 'at fault')"))
+    )
+    made.append((TableFault("outbox", "size"), partial(publish, one, "outbox", 1, "events", LARGE * 2)))
+    made.append((TableFault("outbox_lost", "topic"), partial(publish, one, "outbox_lost", 1, "lost")))
+    return made
+
+
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@LOADS
 def test_many_tables_that_fail_at_once_are_set_aside_each_by_its_fault_and_all_come_back(
     trial: Callable[..., Trial],
     database: Database,
     broker: KafkaBroker,
     unique: str,
     delivery: str,
+    loaded: bool,
 ):
     # GIVEN a pipeline of many tables, each of which has or will have its own fault
     role = f"role_{unique}"
@@ -278,63 +309,63 @@ def test_many_tables_that_fail_at_once_are_set_aside_each_by_its_fault_and_all_c
     one.start()
     assert other(one, 1) < OTHERS_S
 
-    # WHEN all of them fail at once
-    for each in FAULTS:
-        if each.breaks:
-            one.execute(each.breaks.format(t=each.table))
-    one.execute(f"INSERT INTO {LONG}.{LONG} VALUES (2, 'at fault')")
-    publish(one, "outbox", 1, "events", LARGE * 2)
-    publish(one, "outbox_lost", 1, "lost")
-
-    # THEN each is set aside by its own fault, and the other table goes on
-    assert other(one, 2) < OTHERS_S
-    faults = {each.table: each.fault for each in FAULTS} | OUTBOXES
-    wanted = {f"public.{table}": fault for table, fault in faults.items()} | {f"{LONG}.{LONG}": "name"}
-    until(lambda: told_aside(one) == wanted or None, f"{wanted}, but {told_aside(one)}", 60.0)
-    assert one.daemon.is_running()
-
-    # WHEN the daemon is killed, the causes are removed, and somebody asks for the tables
-    one.daemon.kill()
-    for each in FAULTS:
-        if each.mends:
-            one.execute(each.mends.format(t=each.table, role=role))
-        if each.mended is not None:
-            topic = topic_of(one, each.table)
-            if each.topic is None:
-                created_topics.create_topics(one.reader_servers, topic, config=each.mended)
-            else:
-                created_topics.set_topic(one.reader_servers, topic, each.mended)
-    one.execute(f"ALTER TABLE {LONG}.{LONG} SET SCHEMA public; ALTER TABLE public.{LONG} RENAME TO short")
-    created_topics.create_topics(one.reader_servers, topic_of(one, "short"))
-    created_topics.create_topics(one.reader_servers, f"{one.name}{PADDING}.lost")
-    one.configure(topics={**one.daemon.config["topics"], "names": None}, **dict.fromkeys(RULES))
-    one.daemon.start()
-    one.daemon.await_streaming()
-    assert other(one, 3) < OTHERS_S
-    with one.connect() as owner:
-        # A table that its owner has locked waits alone.
-        owner.execute(f"LOCK {LOCKED} IN ACCESS EXCLUSIVE MODE")
-        # Tables that came back by themselves meanwhile are named in the answer, and the others follow the request.
-        asked = json.dumps(
-            {"action": "resume_tables", "tables": [f"public.{name}" for name in (*faults, "short")]}
+    numbers = count(2)
+    with under_load(one, topic_of(one, "busy"), delivery, loaded=loaded):
+        # WHEN all of them fail
+        break_tables(
+            one, breaks_of(one), lambda: other(one, next(numbers)), f"json, {delivery}", loaded=loaded
         )
-        one.execute("SELECT pg_logical_emit_message(true, 'cdcd.snapshot', %s)", asked)
 
-        # THEN all topics have the rows of their tables, also of those that change now
-        tables = [*(each.table for each in FAULTS), "short"]
-        for table in tables:
-            if table != LOCKED:
-                await_equal(one, table)
-        one.daemon.await_event("snapshot.waiting", table=f"public.{LOCKED}")
-    await_equal(one, LOCKED)
+        # THEN each is set aside by its own fault, and the other table goes on
+        assert other(one, next(numbers)) < OTHERS_S
+        faults = {each.table: each.fault for each in FAULTS} | OUTBOXES
+        wanted = {f"public.{table}": fault for table, fault in faults.items()} | {f"{LONG}.{LONG}": "name"}
+        until(lambda: told_aside(one) == wanted or None, f"{wanted}, but {told_aside(one)}", 60.0)
+        assert one.daemon.is_running()
+        assert_shown(one, {table: fault for table, fault in wanted.items() if fault not in BY_THEMSELVES})
 
-    # AND outbox tables go on with their next events
-    for table, topic in (("outbox", "events"), ("outbox_lost", "lost")):
-        publish(one, table, 2, topic)
-        until(
-            partial(has_records, one, topic),
-            f"an event in {topic}",
-            60.0,
-        )
-    other(one, 4)
+        # WHEN the daemon is killed, the causes are removed, and somebody asks for the tables
+        one.daemon.kill()
+        for each in FAULTS:
+            if each.mends:
+                one.execute(each.mends.format(t=each.table, role=role))
+            if each.mended is not None:
+                topic = topic_of(one, each.table)
+                if each.topic is None:
+                    created_topics.create_topics(one.reader_servers, topic, config=each.mended)
+                else:
+                    created_topics.set_topic(one.reader_servers, topic, each.mended)
+        one.execute(f"ALTER TABLE {LONG}.{LONG} SET SCHEMA public; ALTER TABLE public.{LONG} RENAME TO short")
+        created_topics.create_topics(one.reader_servers, topic_of(one, "short"))
+        created_topics.create_topics(one.reader_servers, f"{one.name}{PADDING}.lost")
+        one.configure(topics={**one.daemon.config["topics"], "names": None}, **dict.fromkeys(RULES))
+        one.daemon.start()
+        one.daemon.await_streaming()
+        assert other(one, next(numbers)) < OTHERS_S
+        with one.connect() as owner:
+            # A table that its owner has locked waits alone.
+            owner.execute(f"LOCK {LOCKED} IN ACCESS EXCLUSIVE MODE")
+            # Tables that came back by themselves meanwhile are named in the answer, and the others follow the request.
+            asked = json.dumps(
+                {"action": "resume_tables", "tables": [f"public.{name}" for name in (*faults, "short")]}
+            )
+            one.execute("SELECT pg_logical_emit_message(true, 'cdcd.snapshot', %s)", asked)
+
+            # THEN all topics have the rows of their tables, also of those that change now
+            tables = [*(each.table for each in FAULTS), "short"]
+            for table in tables:
+                if table != LOCKED:
+                    await_equal(one, table)
+            one.daemon.await_event("snapshot.waiting", table=f"public.{LOCKED}")
+        await_equal(one, LOCKED)
+
+        # AND outbox tables go on with their next events
+        for table, topic in (("outbox", "events"), ("outbox_lost", "lost")):
+            publish(one, table, 2, topic)
+            until(
+                partial(has_records, one, topic),
+                f"an event in {topic}",
+                60.0,
+            )
+        other(one, next(numbers))
     assert one.daemon.stop() == 0

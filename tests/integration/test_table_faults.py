@@ -1,23 +1,27 @@
 """One fate for each table: a fault of one table sets that table aside, others go on, and it comes back equal."""
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
 import pytest
 
 from cdcd.core.records.gaps import Aside
 from deploy.local import KafkaBroker
-from deploy.local.cache import REPOSITORY
 from tests.integration import created_topics
 from tests.integration.conftest import Database
 from tests.integration.daemon import until
-from tests.integration.faults.tables import LARGE, OTHERS_S, envelopes, folded
+from tests.integration.faults.tables import (
+    LARGE,
+    OTHERS_S,
+    RESULTS,
+    create_busy,
+    envelopes,
+    folded,
+    under_load,
+)
 from tests.integration.faults.trial import Trial
 
 ON_18 = pytest.mark.postgres(only=18)
@@ -377,34 +381,6 @@ def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command
     assert one.daemon.stop() == 0
 
 
-WRITES_S = 200
-"""Transactions a second of the writer beside a fault."""
-
-RESULTS = REPOSITORY / "build" / "results" / "table_faults.md"
-"""Has the delay of another table by each kind of fault under load, in seconds."""
-
-
-@contextmanager
-def writing(one: Trial) -> Iterator[list[int]]:
-    """Write rows into the table `busy` all the time. Gives the numbers of the rows that are committed."""
-    done = threading.Event()
-    committed: list[int] = []
-
-    def write() -> None:
-        with psycopg.connect(one.dsn, autocommit=True) as connection:
-            while not done.wait(1 / WRITES_S):
-                connection.execute("INSERT INTO busy VALUES (%s)", (len(committed) + 1,))
-                committed.append(len(committed) + 1)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield committed
-    finally:
-        done.set()
-        thread.join()
-
-
 @ON_18
 @pytest.mark.chaos
 @pytest.mark.parametrize("kill", [False, True], ids=["killed after the fault", "killed in the fault"])
@@ -420,23 +396,17 @@ def test_a_fault_under_load_costs_other_tables_neither_rows_nor_much_time(
 ):
     # GIVEN the same with a table that is written to all the time
     one = trial(database.dsn(), broker.bootstrap_servers)
-    one.execute("CREATE TABLE busy (id int PRIMARY KEY)")
-    configure(one, kind, delivery)
     busy = f"{one.name}.public.busy"
-    create(one, busy)
+    create_busy(one, busy)
+    configure(one, kind, delivery)
     one.start()
 
     # WHEN a table fails, the daemon is killed, and the table comes back
-    with writing(one) as committed:
+    with under_load(one, busy, delivery, loaded=True):
         delay_s = break_and_mend(one, kind, kill=kill)
 
     # THEN the table that is written to has each row, and with exactly_once each row once
-    found = [json.loads(key)["id"] for key, _, _ in one.records(busy, len(committed))]
     assert one.daemon.stop() == 0
-    if delivery == "exactly_once":
-        assert found == committed
-    else:
-        assert sorted({json.loads(key)["id"] for key, _, _ in one.records(busy)}) == committed
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     with RESULTS.open("a") as results:
         how = "with a kill and a start" if kill else ""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,16 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import until
 from tests.integration.faults.tables import (
     LARGE,
+    LOADS,
     OTHERS_S,
     TableFault,
+    break_tables,
+    create_busy,
     envelopes,
     folded,
     insert_other,
     told_aside,
+    under_load,
 )
 from tests.integration.faults.trial import Trial, guarded_trial
 from tests.integration.test_avro import values as avro_values
@@ -91,6 +96,7 @@ def other(one: Trial, number: int) -> float:
 
 def create_tables(one: Trial, cases: Sequence[TableFault]) -> None:
     one.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    create_busy(one, f"{one.name}.public.busy")
     for each in cases:
         one.execute(f"CREATE TABLE {each.table} ({each.columns})")
         one.execute(f"INSERT INTO {each.table} VALUES (1, 'before')")
@@ -98,10 +104,9 @@ def create_tables(one: Trial, cases: Sequence[TableFault]) -> None:
             one.execute(each.before.format(t=each.table))
 
 
-def break_tables(one: Trial, cases: Sequence[TableFault]) -> None:
-    for each in cases:
-        if each.breaks:
-            one.execute(each.breaks.format(t=each.table))
+def breaks_of(one: Trial, cases: Sequence[TableFault]) -> list[tuple[TableFault, Callable[[], object]]]:
+    """The faults, with what makes each."""
+    return [(each, partial(one.execute, each.breaks.format(t=each.table))) for each in cases if each.breaks]
 
 
 def await_aside(one: Trial, cases: Sequence[TableFault]) -> None:
@@ -144,9 +149,15 @@ def await_equal(one: Trial, cases: Sequence[TableFault], decode: Decode) -> None
 
 
 @DELIVERIES
+@LOADS
 @pytest.mark.parametrize("kind", FORMATS)
 def test_tables_whose_schemas_are_refused_or_not_answered_are_set_aside_and_come_back(
-    trial: Callable[..., Trial], database: Database, broker: KafkaBroker, kind: str, delivery: str
+    trial: Callable[..., Trial],
+    database: Database,
+    broker: KafkaBroker,
+    kind: str,
+    delivery: str,
+    loaded: bool,
 ):
     # GIVEN a pipeline with a schema registry, and tables that will have their own faults
     cases = [*REGISTERED, *FORMATS[kind]]
@@ -172,30 +183,38 @@ def test_tables_whose_schemas_are_refused_or_not_answered_are_set_aside_and_come
         one.start()
         assert other(one, 1) < OTHERS_S
 
-        # WHEN the registry refuses a subject, gives no answer for another one, and the other tables fail, too
-        registry.refusing.add(f"{one.name}.public.refused-value")
-        registry.failing.add(f"{one.name}.public.unanswered-value")
-        break_tables(one, cases)
+        numbers = count(2)
+        with under_load(one, f"{one.name}.public.busy", delivery, loaded=loaded):
+            # WHEN the registry refuses a subject, gives no answer for another one, and the other tables fail, too
+            registry.refusing.add(f"{one.name}.public.refused-value")
+            registry.failing.add(f"{one.name}.public.unanswered-value")
+            break_tables(
+                one,
+                breaks_of(one, cases),
+                lambda: other(one, next(numbers)),
+                f"{kind}, {delivery}",
+                loaded=loaded,
+            )
 
-        # THEN each is set aside by its own fault, and the other table waits for the answer only
-        assert other(one, 2) < REGISTRY_S + OTHERS_S
-        await_aside(one, cases)
-        subject = f"{one.name}.public.unanswered-value"
-        assert one.daemon.await_event("registry.unanswered", subject=subject)["patience_s"] == REGISTRY_S
-        assert not one.daemon.saw("registry.unreachable")
+            # THEN each is set aside by its own fault, and the other table waits for the answer only
+            assert other(one, next(numbers)) < REGISTRY_S + OTHERS_S
+            await_aside(one, cases)
+            subject = f"{one.name}.public.unanswered-value"
+            assert one.daemon.await_event("registry.unanswered", subject=subject)["patience_s"] == REGISTRY_S
+            assert not one.daemon.saw("registry.unreachable")
 
-        # WHEN the daemon is killed, the causes are removed, and somebody asks for the tables
-        one.daemon.kill()
-        mend_tables(one, cases)
-        registry.refusing.clear()
-        registry.failing.clear()
-        one.configure(**dict.fromkeys(RULES))
-        one.start()
-        assert other(one, 3) < OTHERS_S
-        ask_for(one, cases)
+            # WHEN the daemon is killed, the causes are removed, and somebody asks for the tables
+            one.daemon.kill()
+            mend_tables(one, cases)
+            registry.refusing.clear()
+            registry.failing.clear()
+            one.configure(**dict.fromkeys(RULES))
+            one.start()
+            assert other(one, next(numbers)) < OTHERS_S
+            ask_for(one, cases)
 
-        # THEN they are equal
-        await_equal(one, cases, decode)
+            # THEN they are equal
+            await_equal(one, cases, decode)
         assert one.daemon.stop() == 0
 
 
@@ -234,8 +253,9 @@ def denial(one: Trial, table: str) -> AclBinding:
 
 
 @DELIVERIES
+@LOADS
 def test_tables_whose_topics_deny_a_right_are_set_aside_and_come_back_by_themselves(
-    trial: Callable[..., Trial], database: Database, guarded_broker: KafkaBroker, delivery: str
+    trial: Callable[..., Trial], database: Database, guarded_broker: KafkaBroker, delivery: str, loaded: bool
 ):
     # GIVEN a broker with ACLs, on which some topics deny cdcd a right
     one = guarded_trial(trial, database.dsn(), guarded_broker)
@@ -273,21 +293,29 @@ def test_tables_whose_topics_deny_a_right_are_set_aside_and_come_back_by_themsel
     one.start()
     assert other(one, 1) < OTHERS_S
 
-    # WHEN another topic loses the right while records go there
-    kafka_rights.allow(one.reader_servers, [denial(one, "taken")])
-    break_tables(one, RIGHTS)
+    numbers = count(2)
+    with under_load(one, f"{one.name}.public.busy", delivery, loaded=loaded):
+        # WHEN another topic loses the right while records go there
+        kafka_rights.allow(one.reader_servers, [denial(one, "taken")])
+        break_tables(
+            one,
+            breaks_of(one, RIGHTS),
+            lambda: other(one, next(numbers)),
+            f"rights, {delivery}",
+            loaded=loaded,
+        )
 
-    # THEN each table is set aside, and the other table goes on
-    assert other(one, 2) < OTHERS_S
-    await_aside(one, RIGHTS)
+        # THEN each table is set aside, and the other table goes on
+        assert other(one, next(numbers)) < OTHERS_S
+        await_aside(one, RIGHTS)
 
-    # WHEN the rights are back, THEN the tables come back by themselves, over a kill, too
-    one.daemon.kill()
-    one.start()
-    for table in DENIED:
-        kafka_rights.revoke(one.reader_servers, denial(one, table))
-    await_equal(one, RIGHTS, lambda topic: envelopes(one, topic))
-    assert other(one, 3) < OTHERS_S
+        # WHEN the rights are back, THEN the tables come back by themselves, over a kill, too
+        one.daemon.kill()
+        one.start()
+        for table in DENIED:
+            kafka_rights.revoke(one.reader_servers, denial(one, table))
+        await_equal(one, RIGHTS, lambda topic: envelopes(one, topic))
+        assert other(one, next(numbers)) < OTHERS_S
     assert one.daemon.stop() == 0
 
 
@@ -319,12 +347,14 @@ ODD = [
 
 
 @DELIVERIES
+@LOADS
 def test_keys_that_are_no_text_set_their_tables_aside_and_all_come_back(
     trial: Callable[..., Trial],
     postgres: PostgresServer,
     broker: KafkaBroker,
     unique: str,
     delivery: str,
+    loaded: bool,
 ):
     # GIVEN a database of bytes, in which keys are no text
     with encoded(postgres, unique, "SQL_ASCII") as dsn:
@@ -340,18 +370,26 @@ def test_keys_that_are_no_text_set_their_tables_aside_and_all_come_back(
         one.start()
         assert other(one, 1) < OTHERS_S
 
-        # WHEN the tables fail, THEN each is set aside by its own fault
-        break_tables(one, ODD)
-        assert other(one, 2) < OTHERS_S
-        await_aside(one, ODD)
+        numbers = count(2)
+        with under_load(one, f"{one.name}.public.busy", delivery, loaded=loaded):
+            # WHEN the tables fail, THEN each is set aside by its own fault
+            break_tables(
+                one,
+                breaks_of(one, ODD),
+                lambda: other(one, next(numbers)),
+                f"SQL_ASCII, {delivery}",
+                loaded=loaded,
+            )
+            assert other(one, next(numbers)) < OTHERS_S
+            await_aside(one, ODD)
 
-        # WHEN the daemon is killed, the causes are removed, and somebody asks for the tables, THEN they are equal
-        one.daemon.kill()
-        mend_tables(one, ODD)
-        one.configure(**dict.fromkeys(rules))
-        one.start()
-        assert other(one, 3) < OTHERS_S
-        ask_for(one, ODD)
-        await_equal(one, ODD, lambda topic: envelopes(one, topic))
+            # WHEN the daemon is killed, the causes are removed, and somebody asks for the tables, THEN they are equal
+            one.daemon.kill()
+            mend_tables(one, ODD)
+            one.configure(**dict.fromkeys(rules))
+            one.start()
+            assert other(one, next(numbers)) < OTHERS_S
+            ask_for(one, ODD)
+            await_equal(one, ODD, lambda topic: envelopes(one, topic))
         assert one.daemon.stop() == 0
         one.daemon.kill()
