@@ -131,7 +131,7 @@ class Plan:
             [_type(each) for each in fields["types"]],
             fields["rate_bytes_s"],
             fields["money_digits"],
-            fields["trusted"],
+            None if fields["trusted"] is None else tuple(fields["trusted"]),
         )
 
 

@@ -28,6 +28,7 @@ PLAN = Plan(
     DESCRIPTION,
     [BUILTIN_TYPES[23], BUILTIN_TYPES[1700], BUILTIN_TYPES[3904]],
     1e6,
+    trusted=("app",),
 )
 RANGES = [("public.t", 7, 8, 0, 100, 130, 1 << 20), ("public.t", 7, 8, 100, 130, 130, 1 << 20)]
 
