@@ -92,6 +92,7 @@ ATTACKED: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         "The owner of a table runs code while cdcd reads the table",
         (
             f"{_ATTACKS}owner_daemon.py",
+            f"{_ATTACKS}owner_strict.py",
             f"{_ATTACKS}owner_locks.py::test_a_lock_in_the_first_snapshot_holds_that_table_only",
             f"{_FORESEEN}an_owner_without_a_reader]",
             f"{_FORESEEN}a_reader_of_more_than_its_tables]",

@@ -33,6 +33,10 @@ REDIRECTED: Final = (
 """Hint for an answer with a status of `REDIRECTS`."""
 
 
+ABANDONED_MAX: Final = 4
+"""More than one, so that a request that hangs for ever does not prevent all later ones."""
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self,
@@ -107,18 +111,19 @@ class AbandonedError(TimeoutError):
 class Limit:
     """Runs calls of a library one after the other, each for `timeout_s` seconds at most.
 
-    A call that takes longer is abandoned in its thread. While the thread runs, later calls fail at once, so that a
-    server that never ends its answer costs one thread.
+    A call that takes longer is abandoned in its thread. While `ABANDONED_MAX` threads run, later calls fail at once, so
+    that a server that never ends its answers costs few threads.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self._abandoned: threading.Thread | None = None
+        self._abandoned: list[threading.Thread] = []
 
     def run(self, call: Callable[[], T]) -> T:
         """Return the result of `call`, or raise its exception. AbandonedError: the call takes too long."""
-        if self._abandoned is not None and self._abandoned.is_alive():
-            raise AbandonedError("an earlier request is still without an answer")
+        self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
+        if len(self._abandoned) >= ABANDONED_MAX:
+            raise AbandonedError(f"{ABANDONED_MAX} earlier requests are still without an answer")
         answer: Future[T] = Future()
 
         def run() -> None:
@@ -134,7 +139,7 @@ class Limit:
         except TimeoutError:
             if answer.done():
                 raise
-            self._abandoned = thread
+            self._abandoned.append(thread)
             raise AbandonedError(f"no answer within {self.timeout_s:g} s") from None
 
 
