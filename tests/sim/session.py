@@ -5,9 +5,10 @@ awaits.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from random import Random
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.routing import TopicNames
+from cdcd.core.engine import beside_stream, session_parts, timed_records
 from cdcd.core.engine import engine as engines
 from cdcd.core.engine import startup_requests as startup
 from cdcd.core.engine.actions import (
@@ -116,12 +118,23 @@ class StoppedError(Exception):
     """The session ended as it was asked to."""
 
 
+MAKERS: Final = (engines, session_parts, beside_stream, timed_records)
+"""The modules in which the engine and its parts are made."""
+
+
+def makers_of(name: str) -> list[ModuleType]:
+    """Return the modules that make objects of the class with this name."""
+    found = [module for module in MAKERS if hasattr(module, name)]
+    assert found, f"no part of the engine is a {name}"
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The classes under test; a planted bug replaces one of them."""
 
     engine: Mapping[str, Any] = field(default_factory=dict)
-    """Classes that the engine makes objects of, by their names in its module."""
+    """Classes that the engine makes objects of, by their names."""
     assembler: Callable[..., Assembler] = Assembler
     ledger: Callable[..., Ledger] = Ledger
     position: type[Position] = Position
@@ -142,7 +155,11 @@ class Parts:
 
     def in_engine(self) -> AbstractContextManager[Any]:
         """Let the engine be made of `engine`. No class can be replaced where the engine is compiled."""
-        return patch.multiple(engines, **self.engine) if self.engine else nullcontext()
+        replaced = ExitStack()
+        for name, part in self.engine.items():
+            for module in makers_of(name):
+                replaced.enter_context(patch.object(module, name, part))
+        return replaced
 
 
 @dataclass(slots=True)

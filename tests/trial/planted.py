@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cdcd.adapters.kafka import producer, sink
 from cdcd.adapters.kafka.transaction_state import EXACTLY_ONCE, Action, Event, State, Step, Transitions
-from cdcd.core.engine import building, engine
+from cdcd.core.engine import building
 from cdcd.core.engine.building import build_engine
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.session_start import SessionStart
@@ -20,6 +20,7 @@ from cdcd.core.transactions.position import Position
 from cdcd.daemon import startup, wiring
 from tests.sim import planted_sink, planted_stream
 from tests.sim.planted import made_of
+from tests.sim.session import makers_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ def _set(module: object, name: str, value: object) -> None:
 def _in_engine(**parts: Any) -> Callable[[], None]:
     def put_in() -> None:
         for name, part in made_of(**parts).items():
-            _set(engine, name, part)
+            for module in makers_of(name):
+                _set(module, name, part)
 
     return put_in
 

@@ -5,14 +5,14 @@ watermarks, rows of snapshots, descriptions of tables, and the truncate records 
 Tables that are set aside come back only there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.labels import Labels
 from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.tables import PublishedTables
-from cdcd.core.engine.timed_records import TimedRecords
+from cdcd.core.engine.timed_records import Timetable
 
 
 class BetweenTransactions:
@@ -30,7 +30,7 @@ class BetweenTransactions:
         incremental: Incremental,
         tables: PublishedTables,
         labels: Labels,
-        timed: Sequence[TimedRecords],
+        timed: Timetable,
         come_back: Callable[[float], None],
     ) -> None:
         self._queue = queue
@@ -48,8 +48,7 @@ class BetweenTransactions:
 
     def closed(self, now: float, unix_us: int) -> None:
         """Note that a transaction has ended, so that heartbeats and watermarks may follow, and do as `reached` does."""
-        for each in self._timed:
-            each.put(now, unix_us)
+        self._timed.put(now, unix_us)
         self.reached(now)
 
     def reached(self, now: float) -> None:

@@ -114,6 +114,11 @@ class DescribedRelations:
         relation = self._refused.get(oid)
         return "" if relation is None else f"{relation.schema}.{relation.name}"
 
+    def name_of(self, oid: int) -> str:
+        """Return `schema.table` of a relation by its last description; "" if it is not described."""
+        found = self._encoder.tables.description(oid)
+        return "" if found is None else f"{found.relation.schema}.{found.relation.name}"
+
     def describe(self, relation: Relation) -> None:
         """Take the description of a relation, even if it equals the last one: a column that was dropped and added again
         looks the same in the message.

@@ -73,6 +73,9 @@ RETURNING_MAX: Final = 50
 """Number of tables that come back at one place in the stream. Others follow when these have their rows or have failed
 again, so that topics, look-ups and memory have a limit."""
 
+COMING_S: Final = 0.2
+"""Seconds until it is looked again whether further tables may come back, if as many as may come at a time do so."""
+
 REASON_MAX: Final = 500
 """Maximum number of characters of a reported reason."""
 
@@ -307,6 +310,13 @@ class Fates:
     def next_at(self) -> float | None:
         """Return when a table comes back by itself, as of the last `plan`; None: no table does."""
         return self._earliest
+
+    def waits_until(self, now: float) -> float | None:
+        """Return when a table comes back by itself, or for a table that is due and waits for others, when to see again
+        whether it may come back; None: no table does.
+        """
+        due_at = self._earliest
+        return due_at if due_at is None or due_at > now else now + COMING_S
 
     def is_due(self, now: float) -> bool:
         """Return whether a table comes back now, by the last `plan` or because somebody asked for it."""

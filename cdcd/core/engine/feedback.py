@@ -10,7 +10,11 @@ so the interval must be well below that timeout, which `interval_for` ensures.
 
 from typing import Final
 
+from cdcd.core.facts import Observer
+from cdcd.core.facts.transactions import PreparedOld
 from cdcd.core.protocol.frames import StatusUpdate
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.core.protocol.peek import asks_for_reply
 
 WORTH_TELLING_S: Final = 0.1
@@ -74,3 +78,28 @@ class Feedback:
         """Return the time at which `due` returns a status update if nothing else happens before."""
         wait = WORTH_TELLING_S if flushed > self.told else self.interval_s
         return self._told_at + min(wait, self.interval_s)
+
+
+class PreparedAge:
+    """Warns once per prepared transaction that is older than `warning_age_s`: each one holds the WAL back since its
+    PREPARE, until it is committed or rolled back.
+    """
+
+    def __init__(self, warning_age_s: float, observe: Observer) -> None:
+        self.warning_age_s = warning_age_s
+        self._observe = observe
+        self._warned: set[str] = set()
+
+    def check(self, oldest: tuple[str, int] | None, flushed: int, unix_us: int) -> None:
+        """Warn of the oldest prepared transaction if it is too old; `Assembler.oldest_prepared` returns it.
+
+        Args:
+            flushed: the flushed position, beyond which PostgreSQL keeps the WAL because of this transaction.
+            unix_us: the wall clock, in microseconds since 1970.
+        """
+        if oldest is None or oldest[0] in self._warned:
+            return
+        age_s = (unix_us - oldest[1] - POSTGRES_EPOCH_US) / 1e6
+        if age_s >= self.warning_age_s:
+            self._warned.add(oldest[0])
+            self._observe(PreparedOld(gid=oldest[0], age_s=round(age_s), held_at=str(Lsn(flushed))))

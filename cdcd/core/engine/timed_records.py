@@ -211,3 +211,64 @@ class Watermarks(TimedRecords):
     def next_at(self) -> float | None:
         """Return when watermarks are due if nothing is reported before; None if something must be reported first."""
         return None if self._waits() else self._due_at
+
+
+class Timetable:
+    """The heartbeats and watermarks of a session, as far as they are configured.
+
+    Args:
+        held: returns the position of the newest checkpoint that the broker holds.
+        marked: returns the topics of tables that may have watermarks by now.
+    """
+
+    def __init__(
+        self,
+        settings: HeartbeatSettings,
+        encoder: Encoder,
+        queue: BatchQueue,
+        topics: Topics,
+        *,
+        held: Callable[[], Position],
+        marked: Callable[[], tuple[str, ...]],
+    ) -> None:
+        self._heartbeat: Heartbeat | None = None
+        self._kinds: list[TimedRecords] = []
+        if settings.interval_s:
+            self._heartbeat = Heartbeat(settings, encoder=encoder, queue=queue, topics=topics, held=held)
+            self._kinds.append(self._heartbeat)
+        if settings.watermark_s:
+            self._kinds.append(Watermarks(settings.watermark_s, queue=queue, held=held, topics=marked))
+
+    def start(self, now: float) -> None:
+        """Note that the stream begins."""
+        for each in self._kinds:
+            each.start(now)
+
+    def end(self) -> None:
+        """Make no more records, and begin no query, because the advisory lock is lost."""
+        for each in self._kinds:
+            each.end()
+
+    def put(self, now: float, unix_us: int) -> None:
+        """Put the records into the queue that are due and can be delivered at this point of the stream."""
+        for each in self._kinds:
+            each.put(now, unix_us)
+
+    def sent(self, batch: Batch) -> None:
+        """Note that the broker holds the batch."""
+        for each in self._kinds:
+            each.sent(batch)
+
+    def query(self, now: float) -> RunHeartbeatQuery | None:
+        """Return the query of heartbeats if it is due, else None. After it, the caller must call `query_ended`."""
+        return None if self._heartbeat is None else self._heartbeat.query(now)
+
+    def query_ended(self) -> None:
+        """Note that the query has ended or failed."""
+        if self._heartbeat is not None:
+            self._heartbeat.query_ended()
+
+    def next_at(self) -> float | None:
+        """Return when something is due if nothing is reported before; None if something must be reported first."""
+        times = [at for each in self._kinds if (at := each.next_at()) is not None]
+        return min(times, default=None)

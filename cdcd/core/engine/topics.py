@@ -4,7 +4,7 @@ A topic is created, and a schema registered, before the first record of a table.
 are requested together.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from cdcd.core.engine.actions import EnsureSchemas, EnsureTopics
@@ -32,6 +32,8 @@ class Topics:
         self._wanted: dict[str, None] = {}
         self._asked: set[str] = set()
         self._keyless: set[str] = set()
+        self._checked: frozenset[str] = frozenset()
+        """Topics that the start has checked, if they are there."""
         self._again: set[str] = set()
         self._schemas_wanted: dict[SchemaUse, None] = {}
         self._schemas_asked: set[SchemaUse] = set()
@@ -68,6 +70,14 @@ class Topics:
     def has(self, topic: str) -> bool:
         """Return whether records may go to the topic."""
         return topic in self._ready
+
+    def note_checked(self, topics: Iterable[str]) -> None:
+        """Note that the start has checked these topics, if they are there."""
+        self._checked = frozenset(topics)
+
+    def takes_watermarks(self, topic: str) -> bool:
+        """Return whether it is known that the topic takes records without a key."""
+        return topic in self._checked or topic in self._ready
 
     def keep_keyless(self, topic: str) -> None:
         """Note that the topic has records without a key, so it must not be compacted."""

@@ -393,7 +393,7 @@ def test_a_description_that_is_being_looked_up_is_not_lost_with_the_table(tmp_pa
     assert asked.relation.oid == 7
 
     # WHEN it is set aside, because a topic for its rows is refused, and comes back
-    daemon.engine._fault(7, TOPIC, SinkError("no right"))
+    daemon.engine.fates.fault(7, TOPIC, SinkError("no right"))
     daemon.idle()
     resume(daemon, 200)
 

@@ -2,7 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.core.engine.feedback import WORTH_TELLING_S, Feedback, interval_for
+from cdcd.core.engine.feedback import WORTH_TELLING_S, Feedback, PreparedAge, interval_for
+from cdcd.core.facts import Fact
+from cdcd.core.facts.transactions import PreparedOld
+from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
+
+MINUTE_US = 60_000_000
 
 
 def test_the_first_update_is_due_at_once():
@@ -82,3 +87,21 @@ def test_whatever_happens_the_server_hears_in_time_and_positions_only_rise(inter
             assert update.flushed == flushed >= told
             assert update.written >= update.flushed
             told, told_at = update.flushed, now
+
+
+def test_each_prepared_transaction_is_warned_of_once_from_the_age_on_that_holds_now():
+    facts: list[Fact] = []
+    ages = PreparedAge(120.0, facts.append)
+    at = 7 * MINUTE_US
+    now = POSTGRES_EPOCH_US + at
+    ages.check(None, 50, now)
+    ages.check(("a", at), 50, now + MINUTE_US)
+    assert facts == []
+    ages.warning_age_s = 60.0
+    for minutes in (1, 2):
+        ages.check(("a", at), 60, now + minutes * MINUTE_US)
+    ages.check(("b", at + MINUTE_US), 70, now + 3 * MINUTE_US)
+    assert facts == [
+        PreparedOld(gid="a", age_s=60, held_at="0/3C"),
+        PreparedOld(gid="b", age_s=120, held_at="0/46"),
+    ]
