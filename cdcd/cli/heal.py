@@ -45,11 +45,11 @@ def command(file: Path, *, yes: bool) -> int:
     if not yes:
         click.echo(_PLAN.format(slot=config.postgres.slot, name=config.name), nl=False)
         return 0
-    from cdcd.daemon import supervisor  # noqa: PLC0415  a wrong configuration is told before the clients are loaded
+    from cdcd.daemon import running  # noqa: PLC0415  a wrong configuration is told before the clients are loaded
 
     # The session ends when all tables are healed or read.
     ends = config.snapshot.model_copy(update={"mode": "only"})
-    return supervisor.run(
+    return running.run(
         config.model_copy(update={"snapshot": ends}), make_comparer=make_comparer, heals_now=True
     )
 

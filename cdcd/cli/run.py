@@ -53,13 +53,13 @@ def command(file: Path, *, accept_gap: bool) -> int:
 
         config = load_config(file, os.environ)
 
-        from cdcd.daemon import supervisor  # noqa: PLC0415  a wrong configuration is told before the clients are loaded
+        from cdcd.daemon import running  # noqa: PLC0415  a wrong configuration is told before the clients are loaded
         from cdcd.telemetry.look_ups import Tools  # noqa: PLC0415
     finally:
         # Or the first allocation would look through it after all.
         gc.freeze()
         gc.enable()
-    return supervisor.run(
+    return running.run(
         config,
         accept_gap=accept_gap,
         reread_file=lambda: load_config(file, os.environ),

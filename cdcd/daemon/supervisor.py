@@ -1,4 +1,4 @@
-"""The process: handles signals, runs sessions one after the other, and ends with an exit code.
+"""Runs sessions one after the other, handles signals, and ends the process.
 
 The rule: a transient failure ends a session, not the process. The next session begins after a back-off
 (`engine/sessions.py`), and finds everything it needs in PostgreSQL's slot and Kafka's checkpoint. A fatal failure
@@ -22,16 +22,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from traceback import format_exception
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
-from cdcd.adapters.credentials.tokens import access
 from cdcd.adapters.credentials.weaknesses import refuse_weaknesses
 from cdcd.adapters.durable.log import LogStoppedError
-from cdcd.adapters.kafka.errors import Partition
 from cdcd.adapters.kafka.sink import KnownOfBrokers
-from cdcd.adapters.kafka.topic_watch import AddedPartitions
 from cdcd.config.loading import Config
 from cdcd.config.reloading import Reloaded, reloaded, reread
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
@@ -45,59 +41,33 @@ from cdcd.core.errors import (
     ConfigError,
     FatalError,
     PositionError,
-    SinkError,
     TransientError,
-    cause,
     out_of_files,
 )
 from cdcd.core.facts import Observer
-from cdcd.core.facts.operation import DurableSpoolStopped, KafkaTokenFailed, TransactionHanging
+from cdcd.core.facts.operation import DurableSpoolStopped
 from cdcd.core.facts.process import (
     ConfigRefused,
     ConfigReloaded,
-    Crashed,
     Failed,
     ShutdownFinished,
     ShutdownForced,
     ShutdownRequested,
 )
-from cdcd.core.facts.start import SlotKept, Started
-from cdcd.core.facts.tables import PartitionsAdded
-from cdcd.daemon import process
+from cdcd.core.facts.start import SlotKept
 from cdcd.daemon.durable_log import has_log
+from cdcd.daemon.kafka_reports import KafkaReports
 from cdcd.daemon.kafka_side import KafkaSide
-from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
 from cdcd.daemon.pipeline import Pipeline
-from cdcd.daemon.process import exhausted, raise_file_limit
-from cdcd.daemon.signal_watch import signals_of
+from cdcd.daemon.process import exhausted
 from cdcd.daemon.snapshot_driver import MakeComparer
 from cdcd.daemon.spooling import SpoolingSession, stopped_hint
 from cdcd.daemon.startup import Startup
-from cdcd.telemetry.actions import Ask
-from cdcd.telemetry.daemon_pages import serve_http
-from cdcd.telemetry.http_client import page_url
 from cdcd.telemetry.logs import configure_logging, is_json
-from cdcd.telemetry.look_ups import Tools
 from cdcd.telemetry.state import ProgressReport, Telemetry
-from cdcd.telemetry.terminal_text import Terminal, terminal
-
-if TYPE_CHECKING:
-    from cdcd.telemetry.otlp import Otlp
+from cdcd.telemetry.terminal_text import Terminal
 
 HEARTBEAT_S: Final = 0.5
-
-TOKEN_S: Final = 60.0
-"""Seconds between two events about unavailable tokens for Kafka."""
-
-HANGING_HINT: Final = (
-    "Change a row whose records lie in this partition, for example by an UPDATE that sets a column to its own value. "
-    "Do not abort the transaction (kafka-transactions.sh abort): readers would never get its records."
-)
-
-PARTITIONS_HINT: Final = (
-    "Let consumers read the topic to its end before they rely on the order of a key again. If the order must hold for "
-    "all records, give the pipeline new topics (topics.prefix) and read the tables into them."
-)
 
 SPOOLING: Final = "Kafka is away; the stream goes to the durable log."
 
@@ -108,96 +78,6 @@ process at once; librdkafka and the HTTP server only retry."""
 LEAVING_S: Final = 1.0
 """Seconds before the end of `shutdown_timeout_s` at which calls to Kafka are stopped. They check for the stop every
 half second."""
-
-
-def run(
-    config: Config,
-    *,
-    accept_gap: bool = False,
-    reread_file: Callable[[], Config] | None = None,
-    ask: Ask | None = None,
-    runbook: Callable[[], str] | None = None,
-    tools: Tools | None = None,
-    make_comparer: MakeComparer | None = None,
-    heals_now: bool = False,
-) -> int:
-    """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`).
-
-    Args:
-        reread_file: reads the configuration again, for SIGHUP; None: SIGHUP reads the secrets' files only.
-        ask: carries out what is asked for by HTTP and in `snapshot.signal_topic`; None: nothing can be asked for.
-        runbook: reads the runbook, which the HTTP server shows; None: the runbook is not shown.
-        tools: checks and looks up records for the HTTP server; None: neither is shown.
-        make_comparer: makes what compares topics with tables after a gap; None: no topic can be compared.
-        heals_now: True to heal the topics although the slot could be used, and to end when they are healed.
-
-    Raises what ended it only if the log is for people: a log of JSON has the same as its last line.
-    """
-    otlp = _otlp(config)
-    process.settle()
-    telemetry = Telemetry(config.name, config.postgres.slot)
-    screen = terminal(lambda: telemetry.snapshot)
-    observe = telemetry.counting(telemetry.problems.observing(configure_logging(config.log, screen)))
-    telemetry.reach.observe(observe)
-    if otlp is not None:
-        otlp.begin(telemetry, observe)
-    supervisor = Supervisor(
-        config,
-        telemetry,
-        observe,
-        gap=GapChoice(accept_gap, heals_now),
-        screen=screen,
-        reread_file=reread_file,
-        make_comparer=make_comparer,
-    )
-    signals = None if ask is None else signals_of(config, ask, observe, telemetry)
-    threading.excepthook = supervisor.thread_failed
-    try:
-        raise_file_limit()
-        refuse_weaknesses(config)
-        with serve_http(
-            config, telemetry, lambda: supervisor.config, ask, observe, runbook=runbook, tools=tools
-        ) as address:
-            observe(Started(name=config.name, http=address))
-            if screen is not None and address and not supervisor.logs_json:
-                screen.write(f"The page of this pipeline: {page_url(config.http, address)}\n")
-            if signals is not None:
-                signals.start()
-            return asyncio.run(supervisor.run())
-    except Exception as error:
-        worst = cause(error) if isinstance(error, ExceptionGroup) else error
-        worst = out_of_files(worst) or worst
-        kept = supervisor.kept_slot()
-        if isinstance(worst, CdcdError):
-            worst.hint = f"{worst.hint} {kept}".strip()
-            observe(failed(worst))
-        if not supervisor.logs_json:
-            raise
-        if isinstance(worst, CdcdError):
-            return worst.exit_code
-        observe(
-            Crashed(
-                error=type(worst).__name__, message=str(worst), traceback="".join(format_exception(worst))
-            )
-        )
-        return CdcdError.exit_code
-    finally:
-        threading.excepthook = threading.__excepthook__
-        if signals is not None:
-            signals.stop()
-        if otlp is not None:
-            otlp.close()
-        if screen is not None:
-            screen.close()
-
-
-def _otlp(config: Config) -> "Otlp | None":
-    """Return the exporters; None if there is no collector. ConfigError: the extra is not installed."""
-    if config.otlp.endpoint is None:
-        return None
-    from cdcd.telemetry.otlp import Otlp  # noqa: PLC0415  few have a collector, and it loads Prometheus' client
-
-    return Otlp(config.otlp, config.name)
 
 
 def failed(error: CdcdError) -> Failed:
@@ -237,7 +117,6 @@ class Supervisor:
         self._kafka_thread = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         self._startup: Startup | None = None
         self._flushed = 0
-        self._token_told_at = -TOKEN_S
         self._lapsed: frozenset[int] = frozenset()
         self._known = KnownOfBrokers()
         self._delivered: Checkpoint | None = None
@@ -247,6 +126,14 @@ class Supervisor:
         """True if the durable log cannot be written, so that nothing is logged before Kafka has answered."""
         self._log_goes_on = config.spool.durable and has_log(config)
         """True if a former process has begun the durable log, and Kafka has not answered since."""
+        self._kafka = KafkaReports(
+            lambda: self.config,
+            telemetry,
+            observe,
+            self._known,
+            answered=self._kafka_answered,
+            end_by=self._end_by,
+        )
         self._ended: FatalError | None = None
         """Error with which the process ends in good order without a signal."""
         self._thread_failure: FatalError | None = None
@@ -277,45 +164,22 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload.set)
         beside = [asyncio.create_task(self._beat()), asyncio.create_task(self._reload_when_asked())]
-
-        def report(asked_at: float, failure: CdcdError | None) -> None:
-            loop.call_soon_threadsafe(self._heard_of_kafka, asked_at, failure)
-
-        def no_token(error: CdcdError) -> None:
-            loop.call_soon_threadsafe(self._no_token, error)
-
-        _, tokens = access(self.config.kafka)
-        if tokens is not None:
-            tokens.on_failure = no_token
-
-        def hanging(found: list[Partition], all_hanging: dict[Partition, int]) -> None:
-            loop.call_soon_threadsafe(self._hanging, found, all_hanging)
-
-        def added(found: list[AddedPartitions]) -> None:
-            loop.call_soon_threadsafe(self._partitions_added, found)
-
-        watch = KafkaWatch(
-            self.config,
-            report,
-            lambda: self._telemetry.writing,
-            self._known.settling,
-            topics=self._known.topics,
-            hanging=hanging,
-            added=added,
-        )
-        watch.start()
+        self._kafka.start()
         try:
             await self._run_sessions()
         finally:
             for task in beside:
                 task.cancel()
-            watch.stop()
+            self._kafka.stop()
             self._kafka_thread.shutdown(wait=False)
         self.kept_slot()
         if self._ended is not None:
             raise self._ended
         self._observe(ShutdownFinished(flushed_lsn=self._telemetry.flushed_lsn))
         return 0
+
+    def _kafka_answered(self) -> None:
+        self._spool_stopped = self._log_goes_on = False
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
@@ -370,45 +234,6 @@ class Supervisor:
                 needs_restart=changed.needs_restart,
             )
         )
-
-    def _heard_of_kafka(self, asked_at: float, failure: CdcdError | None) -> None:
-        now, reach = time.monotonic(), self._telemetry.reach
-        if failure is None:
-            self._spool_stopped = self._log_goes_on = False
-            reach.answered("kafka", now)
-        else:
-            reach.failed("kafka", failure, asked_at=asked_at, patience_s=ANSWER_S, now=now)
-
-    def _hanging(self, found: list[Partition], all_hanging: dict[Partition, int]) -> None:
-        self._telemetry.hanging = all_hanging
-        for topic, partition in found:
-            offset = all_hanging[topic, partition]
-            self._observe(
-                TransactionHanging(topic=topic, partition=partition, offset=offset, hint=HANGING_HINT)
-            )
-
-    def _partitions_added(self, found: list[AddedPartitions]) -> None:
-        for each in found:
-            self._observe(
-                PartitionsAdded(
-                    topic=each.topic, before=each.before, partitions=each.now, hint=PARTITIONS_HINT
-                )
-            )
-        if self.config.topics.on_added_partitions == "stop" and not self._stop.is_set():
-            named = ", ".join(f"{each.topic} ({each.before} to {each.now})" for each in found)
-            self._end_by(
-                SinkError(
-                    f"Partitions were added to a topic: {named}. topics.on_added_partitions is stop.",
-                    hint=f"{PARTITIONS_HINT} The next start goes on with the partitions that the topic has then.",
-                )
-            )
-
-    def _no_token(self, error: CdcdError) -> None:
-        self._telemetry.kafka_token_failures += 1
-        now = time.monotonic()
-        if now - self._token_told_at >= TOKEN_S:
-            self._token_told_at = now
-            self._observe(KafkaTokenFailed(message=error.message, hint=error.hint))
 
     def _give_up(self) -> None:
         if self._startup is not None:

@@ -28,7 +28,7 @@ PRELOADED: Final = [
     "tests.integration.forked",
     "cdcd.cli.run",
     "cdcd.config.loading",
-    "cdcd.daemon.supervisor",
+    "cdcd.daemon.running",
 ]
 
 PACES: Final = {

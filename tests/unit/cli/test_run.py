@@ -17,9 +17,9 @@ def file(tmp_path):
 
 
 @pytest.fixture
-def supervisor(monkeypatch):
+def daemon(monkeypatch):
     """In place of the real one: notes what it is called with."""
-    module = ModuleType("cdcd.daemon.supervisor")
+    module = ModuleType("cdcd.daemon.running")
     calls = []
 
     def run(config, *, accept_gap, reread_file, ask, runbook, tools, make_comparer):
@@ -30,8 +30,8 @@ def supervisor(monkeypatch):
 
     module.run = run  # type: ignore[attr-defined]
     module.calls = calls  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cdcd.daemon.supervisor", module)
-    monkeypatch.setattr("cdcd.daemon.supervisor", module, raising=False)
+    monkeypatch.setitem(sys.modules, "cdcd.daemon.running", module)
+    monkeypatch.setattr("cdcd.daemon.running", module, raising=False)
     return module
 
 
@@ -42,36 +42,36 @@ def exit_of(*arguments: str) -> int:
     return caught.value.code
 
 
-def test_it_runs_the_supervisor_with_the_configuration(file, supervisor, monkeypatch):
+def test_it_runs_the_daemon_with_the_configuration(file, daemon, monkeypatch):
     monkeypatch.setenv("CDCD_HTTP__PORT", "0")
     assert exit_of("run", "--config", file) == 0
-    assert supervisor.calls == [("shop", 0, False)]
+    assert daemon.calls == [("shop", 0, False)]
 
 
-def test_a_gap_is_accepted_only_when_asked(file, supervisor):
+def test_a_gap_is_accepted_only_when_asked(file, daemon):
     assert exit_of("run", "--config", file, "--accept-gap") == 0
-    assert supervisor.calls[0][2] is True
+    assert daemon.calls[0][2] is True
 
 
-def test_the_file_may_be_named_in_the_environment(file, supervisor, monkeypatch):
+def test_the_file_may_be_named_in_the_environment(file, daemon, monkeypatch):
     monkeypatch.setenv("CDCD_CONFIG", file)
     assert exit_of("run") == 0
 
 
-def test_the_exit_code_is_the_supervisors(file, supervisor, capsys):
+def test_the_exit_code_is_the_daemons(file, daemon, capsys):
     def run(_config, *, accept_gap, reread_file, ask, runbook, tools, make_comparer):
         raise PositionError("a gap", hint="look")
 
-    supervisor.run = run
+    daemon.run = run
     assert exit_of("run", "--config", file) == 6
     assert capsys.readouterr().err == "error: a gap\nhint: look\n"
 
 
-def test_a_wrong_configuration_is_told_before_anything_starts(tmp_path, supervisor, capsys):
+def test_a_wrong_configuration_is_told_before_anything_starts(tmp_path, daemon, capsys):
     (tmp_path / "shop.yaml").write_text(MINIMAL.replace("name", "nam"))
     assert exit_of("run", "--config", str(tmp_path / "shop.yaml")) == 2
     assert "nam: unknown key; did you mean name?" in capsys.readouterr().err
-    assert not supervisor.calls
+    assert not daemon.calls
 
 
 def test_without_a_file_it_says_which_option_is_missing(capsys, monkeypatch):

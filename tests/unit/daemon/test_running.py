@@ -11,7 +11,7 @@ import pytest
 
 from cdcd.config.loading import parse_config
 from cdcd.core.errors import LimitError, PositionError, SourceError, TransientError
-from cdcd.daemon import supervisor
+from cdcd.daemon import running, supervisor
 from cdcd.daemon.kafka_watch import KafkaWatch
 
 FILE = """
@@ -63,7 +63,7 @@ def test_a_fatal_failure_is_the_last_line_of_a_log_of_json(
     ends_with: Any, capsys: pytest.CaptureFixture[str]
 ):
     ends_with(PositionError("a gap", hint="look"))
-    assert supervisor.run(parse_config(FILE, {})) == 6
+    assert running.run(parse_config(FILE, {})) == 6
     said = last_line(capsys.readouterr().err)
     assert (said["event"], said["message"], said["hint"], said["exit_code"]) == ("fatal", "a gap", "look", 6)
 
@@ -72,13 +72,13 @@ def test_the_worst_of_several_failures_is_the_one_that_is_told(
     ends_with: Any, capsys: pytest.CaptureFixture[str]
 ):
     ends_with(ExceptionGroup("both", [TransientError("away"), SourceError("refused", hint="grant")]))
-    assert supervisor.run(parse_config(FILE, {})) == 3
+    assert running.run(parse_config(FILE, {})) == 3
     assert last_line(capsys.readouterr().err)["message"] == "refused"
 
 
 def test_a_bug_is_one_line_of_json_with_its_traceback(ends_with: Any, capsys: pytest.CaptureFixture[str]):
     ends_with(RuntimeError("impossible"))
-    assert supervisor.run(parse_config(FILE, {})) == 1
+    assert running.run(parse_config(FILE, {})) == 1
     said = last_line(capsys.readouterr().err)
     assert (said["event"], said["error"], said["message"]) == ("crash", "RuntimeError", "impossible")
     assert "Traceback (most recent call last)" in said["traceback"]
@@ -88,7 +88,7 @@ def test_a_bug_is_one_line_of_json_with_its_traceback(ends_with: Any, capsys: py
 def test_for_people_the_command_says_it(ends_with: Any, error: Exception):
     ends_with(error)
     with pytest.raises(type(error)):
-        supervisor.run(parse_config(FILE + "log: {format: console}\n", {}))
+        running.run(parse_config(FILE + "log: {format: console}\n", {}))
 
 
 @pytest.mark.usefixtures("without_force")
@@ -108,7 +108,7 @@ def test_a_process_without_a_free_descriptor_ends_though_nothing_fails_by_that(
         await self._stop.wait()
 
     monkeypatch.setattr(supervisor.Supervisor, "_session", session)
-    assert supervisor.run(parse_config(FILE + "shutdown_timeout_s: 60\n", {})) == 8
+    assert running.run(parse_config(FILE + "shutdown_timeout_s: 60\n", {})) == 8
     said = last_line(capsys.readouterr().err)
     assert (said["event"], said["hint"], said["exit_code"]) == ("fatal", "Raise the limit", 8)
 
@@ -131,7 +131,7 @@ def test_a_thread_that_ends_for_lack_of_descriptors_ends_the_process_without_a_t
         await self._stop.wait()
 
     monkeypatch.setattr(supervisor.Supervisor, "_session", session)
-    assert supervisor.run(parse_config(FILE, {})) == 8
+    assert running.run(parse_config(FILE, {})) == 8
     said = capsys.readouterr().err
     assert last_line(said)["exit_code"] == 8
     assert "Traceback" not in said
