@@ -252,7 +252,7 @@ class Pipeline:
         parts, self._written = self._written, ()
         try:
             try:
-                await self._kafka.in_thread(lambda: self._sink.deliver(batch, action.checkpoint))
+                await self._kafka.calls.in_thread(lambda: self._sink.deliver(batch, action.checkpoint))
             except TopicRefusedError as error:
                 if not await self._refuse(action, error, is_lost=bool(parts)):
                     return
@@ -286,13 +286,13 @@ class Pipeline:
         Args:
             is_lost: former parts of the batch's transaction are lost.
         """
-        refused = await self._kafka.refusals(error.topics)
+        refused = await self._kafka.topics.refusals(error.topics)
         if len(set(map(whole_topic, error.topics))) == 1:
             refused = dict.fromkeys(error.topics, error)
         if not refused:
             raise SinkError(error.message, hint=error.hint)
         told = self._engine.ledger.flushed
-        found = await self._kafka.in_thread(lambda: self._sink.open(told))
+        found = await self._kafka.calls.in_thread(lambda: self._sink.open(told))
         if found is not None and action.batch.closes and found.is_same(action.checkpoint):
             return True
         before = self._engine.checkpoint
@@ -311,9 +311,9 @@ class Pipeline:
 
     async def _ensure_topics(self, action: EnsureTopics) -> None:
         ahead = action.ahead
-        if not ahead and not self._kafka.has_topics(action.topics):
+        if not ahead and not self._kafka.topics.has_topics(action.topics):
             ahead = tuple(await self._new_tables.topics())
-        refused = await self._kafka.await_topics(
+        refused = await self._kafka.topics.await_topics(
             action.topics, keyless=action.keyless, ahead=ahead, again=action.again
         )
         ready = tuple([topic for topic in action.topics if topic not in refused])

@@ -214,7 +214,7 @@ class StartRequests:
     async def _prepare_sink(self, request: PrepareSink) -> None:
         assert self.lock is not None
         self.sink = await self._kafka.open_sink(self.lock, messages=request.messages)
-        self.stack.push_async_callback(self._kafka.in_thread, self.sink.close)
+        self.stack.push_async_callback(self._kafka.calls.in_thread, self.sink.close)
 
     async def _look_at_slot(self, _request: LookAtSlot) -> SlotSeen | None:
         assert self.sql is not None
@@ -263,7 +263,7 @@ class StartRequests:
         assert sink is not None
         assert self.identity is not None
         await self._kafka.refuse_shared_id(self.identity.system_identifier)
-        return await self._kafka.call(lambda: sink.open(request.told))
+        return await self._kafka.calls.call(lambda: sink.open(request.told))
 
     async def _ensure_publication(self, request: EnsurePublication) -> dict[int, str]:
         assert self.sql is not None
@@ -335,7 +335,7 @@ class StartRequests:
     async def _write_checkpoint(self, request: WriteCheckpoint) -> None:
         sink = self.sink
         assert sink is not None
-        await self._kafka.call(lambda: sink.deliver(request.batch, request.checkpoint))
+        await self._kafka.calls.call(lambda: sink.deliver(request.batch, request.checkpoint))
 
 
 CARRIED_OUT: Final[dict[type[Request[Any]], Callable[[StartRequests, Any], Awaitable[object]]]] = {

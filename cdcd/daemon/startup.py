@@ -97,7 +97,7 @@ class Startup:
 
     def give_up(self) -> None:
         """Make every call that waits for Kafka return with a `TransientError`."""
-        self.kafka.giving_up.set()
+        self.kafka.calls.giving_up.set()
 
     async def close(self) -> None:
         """Close everything, and wait until the Kafka thread has finished with this session's sink.
@@ -173,8 +173,10 @@ class Startup:
         )
         if self.config.heartbeat.watermark_interval_s:
             names = self.config.topic_names()
-            await self.kafka.check_marked({names.qualified(table) for table in ready.published.values()})
-        await self.kafka.release_claims(ready.published.values())
+            await self.kafka.topics.check_marked(
+                {names.qualified(table) for table in ready.published.values()}
+            )
+        await self.kafka.topics.release_claims(ready.published.values())
         await self._look_at_rules(ready)
         self._ledger = Ledger(ready.flushed)
         self.telemetry.durable_from = None if ready.logged is None else ready.checkpoint.position.end_lsn

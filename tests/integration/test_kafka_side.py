@@ -77,20 +77,20 @@ class Side:
     async def deliver(self) -> float:
         """Open, deliver an empty batch and close; the timeout of its transaction."""
         sink = await self.side.open_sink(cast("AdvisoryLock", Lock()), messages=False)
-        await self.side.call(sink.open)
+        await self.side.calls.call(sink.open)
         position = CHECKPOINT.position
-        await self.side.call(lambda: sink.deliver(Batch(position, position), CHECKPOINT))
-        await self.side.in_thread(sink.close)
+        await self.side.calls.call(lambda: sink.deliver(Batch(position, position), CHECKPOINT))
+        await self.side.calls.in_thread(sink.close)
         return sink._settings.timeout_s
 
 
 def test_a_look_at_the_checkpoint_creates_nothing(broker: KafkaBroker, unique: str):
     side = Side(broker.bootstrap_servers, unique)
     # A start makes sure of the topic before. So a broker that does not list it is asked again, and then believed.
-    side.side._answer_s = 1
+    side.side.calls.answer_s = 1
     with pytest.raises(SinkError, match=r"Reading the checkpoint from topic .*\.checkpoint"):
         side.run(side.side.peek())
-    side.side._answer_s = WAIT_S
+    side.side.calls.answer_s = WAIT_S
     topics = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=10).topics
     assert f"{unique}.checkpoint" not in topics
     side.run(side.deliver())
@@ -103,7 +103,7 @@ def test_a_look_at_the_checkpoint_creates_nothing(broker: KafkaBroker, unique: s
 
 def test_a_look_at_a_broker_that_is_away_says_so(unique: str):
     side = Side("127.0.0.1:1", unique)
-    side.side._answer_s = 1
+    side.side.calls.answer_s = 1
     with pytest.raises(SinkUnavailableError):
         side.run(side.side.peek())
 
@@ -124,8 +124,8 @@ def test_a_timeout_that_is_longer_than_the_brokers_longest_is_refused(broker: Ka
 def test_topics_are_made_once_and_told(broker: KafkaBroker, unique: str):
     side = Side(broker.bootstrap_servers, unique)
     names = [f"{unique}.public.t{number}" for number in range(30)]
-    side.run(side.side.await_topics(names))
-    side.run(side.side.await_topics(names))
+    side.run(side.side.topics.await_topics(names))
+    side.run(side.side.topics.await_topics(names))
     assert [fact.topic for fact in side.told(TopicCreated)] == names
 
 
@@ -136,7 +136,7 @@ def test_the_limits_of_topics_are_known_without_transactions(broker: KafkaBroker
     found = {}
     for delivery in ("at_least_once", "exactly_once"):
         side = Side(broker.bootstrap_servers, unique, delivery=delivery)
-        side.run(side.side.await_topics([first, second]))
+        side.run(side.side.topics.await_topics([first, second]))
         found[delivery] = dict(side.side._known.sizes.topics)
     # THEN only the delivery that needs the limits asks for them
     assert found == {"at_least_once": {first: 20_000, second: 1_048_588}, "exactly_once": {}}
@@ -148,14 +148,14 @@ def test_a_topic_that_had_records_and_is_made_again_is_told_with_what_reads_the_
     # GIVEN a pipeline without a checkpoint, and a description of a table in its topics
     lost, new = f"{unique}.public.t", f"{unique}.public.new"
     first = Side(broker.bootstrap_servers, unique)
-    first.run(first.side.ensure_topics([f"{unique}.schemas", f"{unique}.checkpoint"]))
+    first.run(first.side.topics.ensure_topics([f"{unique}.schemas", f"{unique}.checkpoint"]))
     assert first.run(first.side.peek()) is None
     writer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     key, value = TableForm("public", "t", lost, (), (), 16384).record()
     writer.produce(f"{unique}.schemas", key=key, value=value)
     assert writer.flush(WAIT_S) == 0
     # WHEN it begins again, THEN nothing is lost
-    first.run(first.side.await_topics([lost]))
+    first.run(first.side.topics.await_topics([lost]))
     assert not first.told(TopicLost)
     # WHEN there is a checkpoint, and somebody deleted the topic
     first.run(first.deliver())
@@ -163,7 +163,7 @@ def test_a_topic_that_had_records_and_is_made_again_is_told_with_what_reads_the_
     admin.delete_topics([lost])[lost].result(WAIT_S)
     second = Side(broker.bootstrap_servers, unique)
     assert second.run(second.side.peek()) == CHECKPOINT
-    second.run(second.side.await_topics([lost, new]))
+    second.run(second.side.topics.await_topics([lost, new]))
     # THEN the lost topic is reported once, and the new topic is not reported as lost
     assert {fact.topic for fact in second.told(TopicCreated)} == {lost, new}
     assert second.told(TopicLost) == [TopicLost(lost, "public.t", "cdcd snapshot start --table public.t")]
@@ -172,9 +172,9 @@ def test_a_topic_that_had_records_and_is_made_again_is_told_with_what_reads_the_
 def test_topics_that_are_asked_for_soon_are_made_with_the_others(broker: KafkaBroker, unique: str):
     side = Side(broker.bootstrap_servers, unique)
     name, *ahead = [f"{unique}.public.t{number}" for number in range(3)]
-    side.run(side.side.await_topics([name], ahead=ahead))
+    side.run(side.side.topics.await_topics([name], ahead=ahead))
     assert [fact.topic for fact in side.told(TopicCreated)] == [name, *ahead]
-    side.run(side.side.await_topics(ahead))
+    side.run(side.side.topics.await_topics(ahead))
     assert len(side.told(TopicCreated)) == 3
 
 
@@ -185,10 +185,10 @@ def test_a_topic_that_is_being_made_in_advance_is_awaited_and_not_made_again(
     ahead = [f"{unique}.public.t{number}" for number in range(300)]
 
     async def both() -> None:
-        made = asyncio.create_task(side.side.await_topics([], ahead=ahead))
+        made = asyncio.create_task(side.side.topics.await_topics([], ahead=ahead))
         await asyncio.sleep(0)
-        await side.side.await_topics(ahead[-1:])
-        assert side.side.has_topics(ahead)
+        await side.side.topics.await_topics(ahead[-1:])
+        assert side.side.topics.has_topics(ahead)
         await made
 
     side.run(both())
@@ -201,8 +201,8 @@ def test_topics_that_are_asked_for_soon_are_not_missed_where_topics_are_not_crea
     name, later = f"{unique}.public.t", f"{unique}.public.u"
     create_topics(broker.bootstrap_servers, name)
     side = Side(broker.bootstrap_servers, unique, creates=False)
-    side.run(side.side.await_topics([name], ahead=[later]))
-    refused = side.run(side.side.await_topics([later]))
+    side.run(side.side.topics.await_topics([name], ahead=[later]))
+    refused = side.run(side.side.topics.await_topics([later]))
     assert "does not exist" in str(refused[later])
 
 
@@ -212,21 +212,21 @@ def test_a_table_without_a_key_and_a_compacted_topic_are_told_before_the_first_r
     name = f"{unique}.public.t"
     create_topics(broker.bootstrap_servers, name, config={"cleanup.policy": "compact"})
     side = Side(broker.bootstrap_servers, unique)
-    side.run(side.side.await_topics([name]))
-    refused = side.run(side.side.await_topics([name], keyless=[name]))
+    side.run(side.side.topics.await_topics([name]))
+    refused = side.run(side.side.topics.await_topics([name], keyless=[name]))
     assert "the table has no key" in str(refused[name])
 
 
 def test_topics_are_waited_for_while_the_broker_is_away(unique: str):
     side = Side("127.0.0.1:1", unique, retry={"initial_s": 0.01, "max_s": 0.02})
-    side.side._answer_s = 0.5
+    side.side.calls.answer_s = 0.5
 
     async def wait() -> None:
-        waiting = asyncio.create_task(side.side.await_topics([unique]))
+        waiting = asyncio.create_task(side.side.topics.await_topics([unique]))
         while len(side.told(KafkaRetry)) < 2:
             await asyncio.sleep(0.01)
             assert not waiting.done()
-        side.side.giving_up.set()
+        side.side.calls.giving_up.set()
         await waiting
 
     with pytest.raises(SinkUnavailableError):

@@ -175,7 +175,8 @@ class Session:
             ),
             TopicCalls(
                 kafka=SimpleNamespace(  # type: ignore[arg-type]
-                    in_thread=self._in_thread, await_topics=self._did("topics"), has_topics=lambda _: True
+                    calls=SimpleNamespace(in_thread=self._in_thread),
+                    topics=SimpleNamespace(await_topics=self._did("topics"), has_topics=lambda _: True),
                 ),
                 new_tables=NewTables(self._published, str, ()),
                 registrar=SimpleNamespace(ensure=self._did("schemas")),  # type: ignore[arg-type]
