@@ -1,8 +1,9 @@
 """Every key of the configuration, with its type, its bounds, its default and its reason.
 
-`Config` is the whole; the keys of each section are in a module of `sections/`. The models are strict: a key that is not
-here is an error, a number is not text, a boolean is not a number. `config/reference.yaml`, `cdcd config --schema` and
-the checks of the environment are derived from the models, so a key is described here and nowhere else.
+`Config` is the whole; the keys of each section are in a module of `sections/`, and the rules between sections in
+`combinations.py`. The models are strict: a key that is not here is an error, a number is not text, a boolean is not a
+number. `config/reference.yaml`, `cdcd config --schema` and the checks of the environment are derived from the models,
+so a key is described here and nowhere else.
 
 A field's `json_schema_extra` may have two marks: `default_from`, a template of a default that depends on the pipeline's
 name, and `example`, which the reference shows for a key without a default.
@@ -11,10 +12,11 @@ Secrets are `SecretStr`. Whatever is dumped or printed from a model has them mas
 """
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from cdcd.config.combinations import COMBINATIONS
 from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.context import ContextConfig
@@ -31,19 +33,15 @@ from cdcd.config.sections.process import (
     SecurityConfig,
     SpoolConfig,
 )
-from cdcd.config.sections.registry import RegistryConfig
+from cdcd.config.sections.registry import REGISTERED, RegistryConfig
 from cdcd.config.sections.routes import FiltersConfig, RoutesConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.tables import FieldsConfig, KeyConfig, PartitionerConfig, TablesConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
-from cdcd.core.catalog.patterns import parse_pattern
-from cdcd.core.catalog.routing import TopicNames, collisions, equivalent, may_be_of_a_table, parse_table
+from cdcd.core.catalog.routing import TopicNames
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.records.cloud_events import CLOUDEVENTS
-
-_REGISTERED: Final = ("avro", "protobuf", "json_registry")
-"""Formats whose schemas are in a registry."""
 
 
 class Config(Section):
@@ -140,320 +138,16 @@ class Config(Section):
         return _with_messages(with_derived_defaults(cls, data)) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
-    def _topics_apart(self) -> "Config":
-        topics = self.topics
-        others = (topics.message, topics.checkpoint, topics.schemas, *topics.names.values())
-        transaction = topics.transaction_topic
-        if transaction is not None:
-            if equivalent(self.kafka.dead_letter_topic) == equivalent(transaction):
-                raise ValueError(
-                    "kafka.dead_letter_topic must differ from topics.transaction, and the difference must be more "
-                    "than '.' and '_'"
-                )
-            if may_be_of_a_table(transaction, topics.prefix):
-                raise ValueError(
-                    f"topics.transaction: {transaction} could be the topic of a table, {topics.prefix}.<schema>."
-                    "<table>, and the mirror would take its records for rows; choose a name that does not begin so"
-                )
-        if equivalent(self.kafka.dead_letter_topic) in {equivalent(topic) for topic in others}:
-            raise ValueError(
-                "kafka.dead_letter_topic must differ from topics.message, topics.checkpoint, topics.schemas and "
-                "topics.names, and the difference must be more than '.' and '_'"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _heartbeat_apart(self) -> "Config":
-        topics, heartbeat = self.topics, self.heartbeat_topic
-        if heartbeat is None:
-            return self
-        others = [topics.message, topics.checkpoint, topics.schemas, self.kafka.dead_letter_topic]
-        others += [topics.transaction_topic or "", *topics.names.values()]
-        if equivalent(heartbeat) in {equivalent(topic) for topic in others if topic}:
-            raise ValueError(
-                f"topics.heartbeat: {heartbeat} is already another topic of the pipeline (Kafka does not distinguish "
-                f"'.' and '_' in names)"
-            )
-        if may_be_of_a_table(heartbeat, topics.prefix):
-            raise ValueError(
-                f"topics.heartbeat: {heartbeat} could be the topic of a table, {topics.prefix}.<schema>.<table>, and "
-                "the mirror would take its records for rows; choose a name that does not begin so"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _watermarks_fit(self) -> "Config":
-        create = self.topics.create
-        policy = str(create.config.get("cleanup.policy", ""))
-        if self.heartbeat.watermark_interval_s and create.enabled and "compact" in policy:
-            raise ValueError(
-                "heartbeat.watermark_interval_s needs topics that are not compacted, because a compacted topic refuses "
-                f"records without a key; topics.create.config has cleanup.policy: {policy}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _outbox_fits(self) -> "Config":
-        topics, outbox = self.topics, self.outbox
-        own = [topics.message, topics.checkpoint, topics.schemas, self.kafka.dead_letter_topic]
-        own += [each for each in (topics.transaction_topic, self.heartbeat_topic) if each is not None]
-        taken = {equivalent(topic) for topic in (*own, *topics.names.values())}
-        for topic in outbox.topics:
-            if equivalent(topic) in taken:
-                raise ValueError(f"outbox.topics: {topic} is already another topic of the pipeline")
-            if may_be_of_a_table(topic, topics.prefix):
-                raise ValueError(
-                    f"outbox.topics: {topic} could be the topic of a table, {topics.prefix}.<schema>.<table>, and the "
-                    "mirror would take its events for rows; choose a name that does not begin so"
-                )
-        has = self.tables.selection.test()
-        for table in outbox.tables:
-            if not has(table):
-                raise ValueError(f"outbox.tables: {table} is left out by tables.include or tables.exclude")
-        for (schema, name), given in outbox.by_table.items():
-            if given.topics_max and may_be_of_a_table(given.topic.replace("{value}", "x"), topics.prefix):
-                raise ValueError(
-                    f"outbox.tables: {schema}.{name}: topics_max: {given.topic} could be the topic of a table, "
-                    f"{topics.prefix}.<schema>.<table>; choose a topic that does not begin so"
-                )
-            if given.has_schemas and self.format.value != "avro":
-                raise ValueError(
-                    f"outbox.tables: {schema}.{name}: key_form and payload_form other than text need "
-                    "format.value: avro"
-                )
-        if outbox.messages and self.postgres.messages is False:
-            raise ValueError("outbox.messages needs another postgres.messages than false")
-        if self.context.enabled and self.postgres.messages is False:
-            raise ValueError("context.enabled needs another postgres.messages than false")
-        if outbox.tables and self.postgres.binary:
-            raise ValueError(
-                "outbox.tables needs postgres.binary: false, because payloads are delivered as text"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _rows_are_no_events(self) -> "Config":
-        patterns = [("filters.tables", text) for text in self.filters.tables]
-        patterns += [("partitioner.columns", text) for text in self.partitioner.columns]
-        patterns += [("fields.tables", text) for text in self.fields.tables]
-        for key, text in patterns:
-            pattern = parse_pattern(text, key)
-            for table in self.outbox.by_table:
-                if pattern.matches(*table):
-                    raise ValueError(
-                        f"{key}: {text} matches {'.'.join(table)}, whose rows are events (outbox.tables); "
-                        "narrow the pattern"
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _routes_fit(self) -> "Config":
-        for text in self.routes.tables:
-            pattern = parse_pattern(text, "routes.tables")
-            for table in self.outbox.by_table:
-                if pattern.matches(*table):
-                    raise ValueError(
-                        f"routes.tables: {text} matches {'.'.join(table)}, whose rows are events (outbox.tables); "
-                        "narrow the pattern"
-                    )
-        # Only patterns without * and ? name tables: of the others, the start and `cdcd check` know the tables.
-        literal = [text for text in self.routes.tables if parse_pattern(text, "routes.tables").is_literal]
-        if literal and (errors := collisions([parse_table(text) for text in literal], self.topic_names())):
-            raise ValueError(f"routes.tables: {errors[0].message}")
-        return self
-
-    @model_validator(mode="after")
-    def _routes_have_a_form(self) -> "Config":
-        if self.routes.tables and self.format.value == CLOUDEVENTS and self.cloudevents.data == "avro":
-            raise ValueError(
-                "routes.tables needs another cloudevents.data than avro, because an event names the schema of its data "
-                "in the registry, and each topic has schemas of its own there"
-            )
-        if self.routes.tables and self.partitioner.columns:
-            raise ValueError(
-                "routes.tables and partitioner.columns cannot be in one pipeline: a row that goes to another topic and "
-                "another partition at once has no defined order yet. Use one of them, or two pipelines"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _nothing_in_clear(self) -> "Config":
-        if self.record.directory is not None and self.columns.patterns:
-            raise ValueError(
-                "record.directory: a recording holds all values in clear, also those that columns protects; remove "
-                "one of the two"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _records_all_tables(self) -> "Config":
-        if self.record.directory is not None and not self.tables.selection.is_all:
-            raise ValueError(
-                "record.directory: a recording begins again in each of its files, and the files do not say which "
-                "tables "
-                "are left out; remove tables.include and tables.exclude"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _logs_what_it_can(self) -> "Config":
-        if not self.spool.durable:
-            return self
-        if self.postgres.two_phase:
-            raise ValueError(
-                "spool.durable needs postgres.two_phase: false, because the log holds committed transactions only"
-            )
-        if self.postgres.binary:
-            raise ValueError(
-                "spool.durable needs postgres.binary: false, because cdcd cannot request a value again in text form "
-                "after its position was confirmed"
-            )
-        if self.kafka.delivery != "exactly_once":
-            raise ValueError(
-                "spool.durable needs kafka.delivery: exactly_once, because only then the checkpoint shows exactly "
-                "which part of the log is delivered"
-            )
-        if self.columns.patterns:
-            raise ValueError(
-                "spool.durable: the log holds all values in clear, also those that columns protects; remove one of "
-                "the two"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _follows_patterns(self) -> "Config":
-        changes = self.postgres.publication_changes
-        if changes != "never" and self.postgres.tables is None and self.tables.include is None:
-            raise ValueError(
-                f"postgres.publication_changes: {changes} needs postgres.tables or tables.include, which say which "
-                "tables are to be published"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _hears_of_partitions(self) -> "Config":
-        if self.snapshot.changed_partitions == "read" and (
-            not self.hears_messages or self.snapshot.signals == "off"
-        ):
-            raise ValueError(
-                "snapshot.changed_partitions: read needs snapshot.signals other than off, and postgres.messages other "
-                "than false, because tables are read again by requests in the stream"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _signals_are_heard(self) -> "Config":
-        signal_topic = self.snapshot.signal_topic
-        if signal_topic is None:
-            return self
-        if not self.hears_messages or self.snapshot.signals == "off":
-            raise ValueError(
-                "snapshot.signal_topic needs snapshot.signals other than off, and postgres.messages other than false"
-            )
-        names = self.topic_names()
-        own = (
-            *[topic for topic, _ in names.own()],
-            *names.names.values(),
-            *[topic for each in names.routes for topic in each.topics],
-            self.kafka.dead_letter_topic,
-            self.topics.claims,
-            *self.outbox.topics,
-        )
-        if equivalent(signal_topic) in {equivalent(topic) for topic in own}:
-            raise ValueError(
-                f"snapshot.signal_topic: {signal_topic} is already another topic of the pipeline"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _updates_for_snapshots(self) -> "Config":
-        snapshot = self.snapshot
-        reads = snapshot.mode != "never" or self.reads_added or snapshot.signals != "off"
-        if reads and "u" in self.topics.skipped_operations:
-            raise ValueError(
-                "topics.skipped_operations: u needs snapshot.mode: never, snapshot.added_tables: false and "
-                "snapshot.signals: off, because an update may have a row that a snapshot misses"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _flattens_without_metadata(self) -> "Config":
-        if self.event_flattening.enabled and self.topics.transaction_metadata:
-            raise ValueError(
-                "event_flattening.enabled needs topics.transaction_metadata: false, because a flattened record does "
-                "not contain its place in the transaction"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _keys_have_a_form(self) -> "Config":
-        if self.key.forms and self.format.key == "protobuf":
-            raise ValueError("key.forms needs another format.key than protobuf, whose keys are messages")
-        bare = [pattern for pattern, form in self.key.forms.items() if form.bare]
-        if bare and self.format.key in _REGISTERED and self.registry.subjects != "topic":
-            raise ValueError(
-                f"key.forms: {bare[0]}: bare needs registry.subjects: topic, because the schema of a bare key has no "
-                "name of its own"
-            )
-        if self.format.key == "text" and not bare:
-            raise ValueError(
-                "format.key: text needs key.forms with bare: true, because only bare keys are texts; choose "
-                "format.key: json"
-            )
+    def _combine(self) -> "Config":
+        for rule in COMBINATIONS:
+            rule(self)
         return self
 
     @property
     def needs_registry(self) -> bool:
         """Whether the schemas of values, and maybe of keys, are in a schema registry."""
         is_event = self.format.value == CLOUDEVENTS
-        return (self.cloudevents.data if is_event else self.format.value) in _REGISTERED
-
-    @model_validator(mode="after")
-    def _has_registry(self) -> "Config":
-        data = self.cloudevents.data if self.format.value == CLOUDEVENTS else self.format.value
-        if self.format.key == "avro" and data != "avro":
-            raise ValueError(
-                "format.key: avro needs format.value: avro, or cloudevents with cloudevents.data: avro"
-            )
-        for each in ("protobuf", "json_registry"):
-            if self.format.key == each != self.format.value:
-                raise ValueError(f"format.key: {each} needs format.value: {each}")
-        if not self.needs_registry:
-            return self
-        is_event = self.format.value == CLOUDEVENTS
-        chosen = "cloudevents.data: avro" if is_event else f"format.value: {self.format.value}"
-        self.registry.require(chosen)
-        if is_event and self.topics.transaction_metadata:
-            raise ValueError("topics.transaction_metadata needs another cloudevents.data than avro")
-        if self.record.directory is not None:
-            raise ValueError(
-                "record.directory: a recording does not hold the ids that a schema registry gave, so it cannot be "
-                f"replayed with {chosen}; remove one of the two"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _events_are_told_apart(self) -> "Config":
-        if self.format.value != CLOUDEVENTS:
-            if self.cloudevents != CloudEventsConfig.model_construct():
-                raise ValueError("the keys of cloudevents need format.value: cloudevents")
-            return self
-        if self.cloudevents.data == "avro" and self.registry.subjects == "record":
-            raise ValueError(
-                "registry.subjects: record needs another cloudevents.data than avro, because the data of all tables "
-                "have one name, io.debezium.connector.postgresql.Data; choose topic or topic_record"
-            )
-        if self.cloudevents.mode == "binary" and self.format.key == "avro":
-            raise ValueError(
-                "format.key: avro needs cloudevents.mode: structured, because the headers of an event must be text, "
-                "and an update of the key has the other key in a header; choose format.key: json"
-            )
-        if self.topics.transaction_metadata and not self.cloudevents.extension_attributes:
-            raise ValueError(
-                "topics.transaction_metadata needs cloudevents.extension_attributes: true, because an event names its "
-                "transaction in them"
-            )
-        return self
+        return (self.cloudevents.data if is_event else self.format.value) in REGISTERED
 
     @property
     def heartbeat_topic(self) -> str | None:

@@ -9,6 +9,9 @@ from pydantic import Field, SecretStr, field_serializer, model_validator
 from cdcd.config.masking import MASK
 from cdcd.config.types import CommandLine, FilePath, Section, Text, check_address
 
+REGISTERED: Final = ("avro", "protobuf", "json_registry")
+"""Formats whose schemas are in a registry."""
+
 
 class RegistryOAuthConfig(Section):
     """A login by OAuth's client credentials: cdcd fetches a bearer token, and renews it before it expires."""
