@@ -86,7 +86,7 @@ def writes_settings_untold(start: Start) -> Step:
 
 def takes_any_roots(start: Start) -> Step:
     """Goes on by whatever the publication says of partitioned tables now."""
-    start._via_root = yield ReadRoots()
+    start.records.compare_roots(None, (yield ReadRoots()))
 
 
 FENCED_FIRST: Final = swapped(Start.judge, Start.fence)

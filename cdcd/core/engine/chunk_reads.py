@@ -19,10 +19,10 @@ from cdcd.core.engine.actions import Busy, Lost, Read, ReadAnswer
 from cdcd.core.engine.fates import BELONGS, SNAPSHOT, fault_of_rows
 from cdcd.core.engine.one_snapshot import is_sent
 from cdcd.core.engine.plans import RENAMED, OpenChunk, Plans, PlanState, TablePlan
-from cdcd.core.engine.queries import page_query, unreadable
 from cdcd.core.engine.rendering import Rendering
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.records.encoder import Encoded
+from cdcd.core.snapshot.chunks import page_query
 from cdcd.core.snapshot.placement import Window, oldest
 from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Refused, Rows, TooLarge, bytes_max
 from cdcd.core.snapshot.signals import RESUMED
@@ -135,7 +135,7 @@ class ChunkReads:
         if task.request not in _OWN_FATES and not is_aside:
             self._plans.end(task, f"{answer.reason}{LACKS_ROWS if task.ended else ''}", hint=answer.hint)
         else:
-            self._plans.fail(plan, SNAPSHOT, unreadable(plan.task.name, answer))
+            self._plans.fail(plan, SNAPSHOT, answer.error(plan.task.name))
 
     def _divide(self, each: OpenChunk) -> None:
         """The rows are too large: ask for fewer at a time."""

@@ -19,7 +19,6 @@ from typing import Final
 
 from cdcd.core.engine.actions import Answer, Busy, Lost, Question, Read
 from cdcd.core.engine.fates import BELONGS, SET_ASIDE, SNAPSHOT, Fates, fault_of_rows
-from cdcd.core.engine.queries import page_query, sql_names, unreadable
 from cdcd.core.engine.rendering import Rendering
 from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.settings import SnapshotSettings
@@ -27,7 +26,7 @@ from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.errors import CdcdError, FatalError
 from cdcd.core.records.encoder import Encoded
 from cdcd.core.records.markers import Marked, Markers
-from cdcd.core.snapshot.chunks import Chunk, Chunks
+from cdcd.core.snapshot.chunks import Chunk, Chunks, page_query
 from cdcd.core.snapshot.reading import Refused, Rows, TooLarge, bytes_max
 from cdcd.core.snapshot.table_task import TableTask, form_of
 
@@ -88,7 +87,7 @@ class Exported:
         for oid, table in self._tables.items():
             parts = tuple(each.part for each in table.parts)
             self._chunks.add(TableTask(table.name, oid, parts=parts))
-            self._sql_names.update(sql_names(table))
+            self._sql_names.update(table.sql_names)
             size += sum(part.size for part in parts)
         tasks.announce(size)
 
@@ -158,7 +157,7 @@ class Exported:
         if isinstance(answer, Lost):
             self.failure = answer.error
         elif isinstance(answer, Refused):
-            self._fail(chunk.task.oid, SNAPSHOT, unreadable(chunk.task.name, answer))
+            self._fail(chunk.task.oid, SNAPSHOT, answer.error(chunk.task.name))
         elif isinstance(answer, TooLarge):
             self._chunks.split(chunk)
         elif isinstance(answer, Rows):

@@ -20,11 +20,10 @@ from cdcd.core.engine.actions import FindWriters, Look, Looked, Question, Writer
 from cdcd.core.engine.chunk_reads import ChunkReads
 from cdcd.core.engine.fates import BELONGS, RULE, SET_ASIDE, fault_of
 from cdcd.core.engine.one_snapshot import OneSnapshots
-from cdcd.core.engine.pending import excess
 from cdcd.core.engine.plans import RENAMED, Plans, PlanState, TablePlan
-from cdcd.core.engine.queries import sql_names
 from cdcd.core.engine.rendering import Rendering
 from cdcd.core.engine.settings import SnapshotSettings
+from cdcd.core.engine.snapshot_tasks import excess
 from cdcd.core.errors import ConfigError, SinkError, SourceError
 from cdcd.core.facts import Observer
 from cdcd.core.facts.snapshot import SnapshotPartitions, SnapshotRestarted
@@ -309,7 +308,7 @@ class LookUps:
         self._watched.forget_seen(plan.task, plan.window, plan.latest)
         self._tasks.announce(plan.task.size)
         self._tasks.start_pace(plan.task, now)
-        plan.sql_names = sql_names(table)
+        plan.sql_names = table.sql_names
         plan.chunks = Chunks(self._chunk_bytes)
         plan.chunks.add(plan.task)
         plan.enter(PlanState.READ, now)

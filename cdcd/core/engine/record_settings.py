@@ -13,6 +13,8 @@ from typing import Final
 from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.engine.checkpoint import RecordSettings
 from cdcd.core.errors import PositionError
+from cdcd.core.facts import Observer
+from cdcd.core.facts.start import RecordSettingChanged
 from cdcd.core.pasted import quoted
 
 _BY: Final = "(`cdcd snapshot start --table SCHEMA.TABLE`)"
@@ -106,6 +108,10 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
 """What a change means, by the name of the setting. A setting that is not listed changes no record of a row, or only
 records that readers do not need."""
 
+ASKED_MESSAGES: Final = ("postgres.messages", 0)
+"""Entry among the settings of a checkpoint, which says that logical messages have records only if the configuration
+asks for them. Checkpoints of versions that delivered all messages by default do not have it."""
+
 ROOTS: Final = "publication.publish_via_partition_root"
 """Name of the entry among the checkpoint's settings that says how partitioned tables are published: 1 through their
 root, 0 by partition.
@@ -167,3 +173,55 @@ def with_money_digits(settings: RecordSettings, digits: int) -> RecordSettings:
     if digits != DIGITS_OF_C:
         others.append(("money.digits", digits))
     return tuple(sorted(others))
+
+
+class ComparedSettings:
+    """The settings of records at a start: compares them with those of the checkpoint, and makes those of the next one.
+
+    Args:
+        records: the settings of the configuration; None: they are not compared.
+
+    Attributes:
+        money_digits: number of decimal digits of money, which the server may determine.
+        roots_gap: the refusal of a publication that would send partitioned tables to other topics; None: none does.
+    """
+
+    def __init__(self, records: RecordSettings | None, publication: str, observe: Observer) -> None:
+        self._records = records
+        self._publication = publication
+        self._observe = observe
+        self.money_digits = DIGITS_OF_C
+        self.roots_gap: PositionError | None = None
+        self._via_root: bool | None = None
+
+    def compare_roots(self, found: RecordSettings | None, via_root: bool | None) -> None:
+        """Take the answer to `ReadRoots`, and compare it with the settings of the checkpoint."""
+        self._via_root = via_root
+        self.roots_gap = refuse_other_roots(found, via_root, self._publication)
+
+    def _now(self) -> RecordSettings | None:
+        """Return the settings with the digits of money from the server."""
+        return None if self._records is None else with_money_digits(self._records, self.money_digits)
+
+    def next(self, found: RecordSettings | None, *, delivers_messages: bool) -> RecordSettings | None:
+        """Return the settings for the next checkpoint; None: they are not compared.
+
+        Args:
+            found: those of the checkpoint.
+            delivers_messages: whether logical messages have records that the configuration does not ask for.
+        """
+        now = self._now()
+        if now is None:
+            return None
+        records = with_roots(now, found, self._via_root)
+        return records if delivers_messages else tuple(sorted((*records, ASKED_MESSAGES)))
+
+    def report_changes(self, found: RecordSettings | None) -> None:
+        """Report the settings that differ from the checkpoint's, before a checkpoint has the new ones."""
+        now = self._now()
+        if found is None or now is None:
+            return
+        changed = {name for name, _ in ({*found} ^ {*now}) - {ASKED_MESSAGES}} - {ROOTS}
+        for name in sorted(changed):
+            change = CHANGES.get(name, FORMS)
+            self._observe(RecordSettingChanged(setting=name, effect=change.effect, hint=change.hint))

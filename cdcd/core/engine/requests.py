@@ -18,9 +18,9 @@ from functools import partial
 from typing import Final
 
 from cdcd.core.engine.incremental import Incremental
-from cdcd.core.engine.pending import excess
 from cdcd.core.engine.refusals import Sparing
 from cdcd.core.engine.settings import SnapshotSettings
+from cdcd.core.engine.snapshot_tasks import excess
 from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer, cut_short
 from cdcd.core.facts.snapshot import SnapshotSignalled, SnapshotSignalRefused

@@ -8,9 +8,11 @@ The log reports that a table is read as soon as Kafka holds its last rows. `Prog
 ended, so the count in a delivered checkpoint shows for which tables this is true.
 """
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from cdcd.core.errors import SourceError
@@ -27,6 +29,7 @@ from cdcd.core.facts.snapshot import (
 )
 from cdcd.core.snapshot.chunks import Chunk
 from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.signals import OWN_REQUESTS
 from cdcd.core.snapshot.table_task import TableTask
 
 REPORT_S: Final = 10.0
@@ -36,6 +39,10 @@ ERROR_MAX: Final = 500
 """Maximum number of characters of a reported error, because PostgreSQL repeats what the sender of a condition wrote or
 raises."""
 
+
+PENDING_BYTES_MAX: Final = 16_384
+"""Maximum of bytes in the checkpoint record for all unfinished requests together, because anybody who can write to the
+signal table or topic can send any number of them."""
 
 POSTPONED_HINT: Final = (
     "End the transaction that holds the lock. SELECT pid, query FROM pg_stat_activity JOIN pg_locks USING (pid) "
@@ -249,3 +256,22 @@ def _progressed(task: TableTask, pace: _Pace, now: float) -> SnapshotProgressed:
         rows_per_s=round((task.rows - pace.rows) / seconds),
         left_s=round((task.pages - task.pages_done) / rate) if rate > 0 else None,
     )
+
+
+def excess(progress: Progress, tasks: Iterable[TableTask]) -> str:
+    """Return why these tables cannot be added to those that requests already wait for; "" if they can."""
+    pending = [task for task in progress.tasks if task.request not in OWN_REQUESTS]
+    size = sum(_size(task.name, task.request, task.where) for task in (*pending, *tasks))
+    size += sum(_size(each.id) for each in progress.requests if not each.has_ended)
+    size += sum(_size(asker) for task in progress.tasks for asker in task.askers if asker != task.request)
+    if size <= PENDING_BYTES_MAX:
+        return ""
+    return f"the requests that wait would take {size} bytes of the checkpoint, and {PENDING_BYTES_MAX} are allowed"
+
+
+@lru_cache(maxsize=1024)
+def _size(name: str, request: str = "", where: str = "") -> int:
+    """Return the size in bytes of such an entry in the checkpoint record; cached, because each further request counts
+    the waiting ones again.
+    """
+    return len(json.dumps([name, request, where], ensure_ascii=False).encode()) + 30

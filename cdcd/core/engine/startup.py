@@ -25,20 +25,15 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.catalog.oids import Oids
 from cdcd.core.catalog.routing import collisions
 from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint, RecordSettings, also_aside
 from cdcd.core.engine.leavings import Leaving
 from cdcd.core.engine.record_settings import (
-    CHANGES,
-    FORMS,
-    ROOTS,
+    ASKED_MESSAGES,
+    ComparedSettings,
     known_roots,
-    refuse_other_roots,
-    with_money_digits,
-    with_roots,
 )
 from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.startup_positions import Positions, Step
@@ -67,7 +62,6 @@ from cdcd.core.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.core.engine.startup_rules import (
-    ASKED_MESSAGES,
     NO_CHOICE,
     NO_FORMER_SESSIONS,
     ORDINARY_RULES,
@@ -87,7 +81,6 @@ from cdcd.core.facts.snapshot import SnapshotConditionDropped, SnapshotNeeded, S
 from cdcd.core.facts.start import (
     CheckpointRead,
     GapAccepted,
-    RecordSettingChanged,
     TwoPhaseEnded,
     TwoPhaseKept,
 )
@@ -125,7 +118,7 @@ class Start:
         self.settings = settings
         self._observe = observe
         # What the steps find out, in this order.
-        self._money_digits = DIGITS_OF_C
+        self.records = ComparedSettings(settings.records, settings.stream.publication, observe)
         self._server_version = 0
         self._options: Options | None = None
         self._two_phase = settings.stream.two_phase
@@ -138,8 +131,6 @@ class Start:
             slot_name=settings.stream.slot,
         )
         self._published: Mapping[int, str] = {}
-        self._via_root: bool | None = None
-        self._roots_gap: PositionError | None = None
         self.slot_made = False
         """True if this start created the slot."""
         self._snapshot: str | None = None
@@ -185,7 +176,7 @@ class Start:
             )
 
     def read_money_digits(self) -> Step:
-        self._money_digits = yield ReadMoneyDigits()
+        self.records.money_digits = yield ReadMoneyDigits()
 
     def connect_stream(self) -> Step:
         yield EndFormerStream()
@@ -246,8 +237,7 @@ class Start:
         if reason is not None:
             hint = gap_hint(heals=self._heals, truncate=self.settings.truncate)
             self._observe(SnapshotNeeded(message=reason.message, hint=hint))
-        found = self.positions.found
-        self._published = yield EnsurePublication(known_roots(None if found is None else found.settings))
+        self._published = yield EnsurePublication(known_roots(self._found_settings()))
 
     def judge_roots(self) -> Step:
         """Compare how partitioned tables are published before the fence, so that a refusal disturbs
@@ -257,13 +247,15 @@ class Start:
 
     def compare_roots(self) -> Step:
         """Refuse a publication that would send partitioned tables to other topics, unless a gap is accepted."""
-        self._via_root = yield ReadRoots()
+        self.records.compare_roots(self._found_settings(), (yield ReadRoots()))
+        gap = self.records.roots_gap
+        if gap is not None and not self.positions.accept_gap:
+            raise gap
+
+    def _found_settings(self) -> RecordSettings | None:
+        """Return the settings of records in the checkpoint; None: it has none, or there is no checkpoint."""
         found = self.positions.found
-        self._roots_gap = refuse_other_roots(
-            None if found is None else found.settings, self._via_root, self.settings.stream.publication
-        )
-        if self._roots_gap is not None and not self.positions.accept_gap:
-            raise self._roots_gap
+        return None if found is None else found.settings
 
     def refuse_collisions(self) -> Step:
         """Refuse two tables with the same topic before the slot is created, so that no slot holds back WAL in vain."""
@@ -407,18 +399,16 @@ class Start:
         assert self._options is not None
         start = positions.resumed()
         position = start.position
-        for gap in filter(None, (positions.gap, self._roots_gap)):
+        for gap in filter(None, (positions.gap, self.records.roots_gap)):
             self._observe(self._gap_accepted(gap, str(position)))
         if settings.counts_epochs:
             start = replace(start, epoch=start.epoch + 1)
         if self._former.aside:
             start = replace(start, tables=also_aside(start.tables, self._former.aside))
         snapshot = None if self._progress == Progress() else self._progress
-        self._compare_settings()
+        self.records.report_changes(self._found_settings())
         delivers_messages = self._delivers_messages()
-        records = self._settings_now()
-        if records is not None and not delivers_messages:
-            records = tuple(sorted((*records, ASKED_MESSAGES)))
+        records = self.records.next(self._found_settings(), delivers_messages=delivers_messages)
         start = replace(start, snapshot=snapshot, settings=records)
         bindings = ""
         if settings.protects:
@@ -448,7 +438,7 @@ class Start:
             slot_confirmed=slot.confirmed,
             logged=positions.logged,
             delivers_messages=delivers_messages,
-            money_digits=self._money_digits,
+            money_digits=self.records.money_digits,
         )
 
     def _gap_accepted(self, gap: PositionError, position: str) -> GapAccepted:
@@ -474,27 +464,6 @@ class Start:
             return False
         self._observe(MessagesKept(topic=settings.topics.message or ""))
         return True
-
-    def _records_now(self) -> RecordSettings | None:
-        """Return the settings of records, with the digits of money from the server."""
-        now = self.settings.records
-        return None if now is None else with_money_digits(now, self._money_digits)
-
-    def _settings_now(self) -> RecordSettings | None:
-        now, found = self._records_now(), self.positions.found
-        if now is None:
-            return None
-        return with_roots(now, None if found is None else found.settings, self._via_root)
-
-    def _compare_settings(self) -> None:
-        """Report the settings of records that differ from the checkpoint's, before a checkpoint has the new ones."""
-        found, now = self.positions.found, self._records_now()
-        if found is None or found.settings is None or now is None:
-            return
-        changed = {name for name, _ in ({*found.settings} ^ {*now}) - {ASKED_MESSAGES}} - {ROOTS}
-        for name in sorted(changed):
-            change = CHANGES.get(name, FORMS)
-            self._observe(RecordSettingChanged(setting=name, effect=change.effect, hint=change.hint))
 
 
 _ASKED: Final = PositionError("cdcd creates the slot again to heal the topics (`cdcd heal`).")

@@ -23,10 +23,6 @@ from cdcd.core.snapshot.beginning import (
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import TableTask
 
-ASKED_MESSAGES: Final = ("postgres.messages", 0)
-"""Entry among the settings of a checkpoint, which says that logical messages have records only if the configuration
-asks for them. Checkpoints of versions that delivered all messages by default do not have it."""
-
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSettings:

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from cdcd.core.snapshot.reading import PageQuery, SourceTable
 from cdcd.core.snapshot.table_task import Part, TableTask, gaps
 
 PAGES_MAX: Final = 4096
@@ -165,3 +166,14 @@ class Chunks:
 
 def _key(task: TableTask) -> tuple[str, str, str]:
     return task.name, task.where, task.request
+
+
+def page_query(table: SourceTable, sql_name: str, chunk: Chunk, where: str = "") -> PageQuery:
+    """Return the query for the rows of the chunk.
+
+    Args:
+        sql_name: the quoted SQL name of the table or partition that has the chunk's pages.
+        where: the request's condition, which is added to the publication's row filter; "" for none.
+    """
+    conditions = (table.row_filter, where)
+    return PageQuery(sql_name, chunk.part, chunk.filenode, chunk.begin, chunk.end, table, conditions)

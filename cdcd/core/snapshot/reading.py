@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from cdcd.core.catalog.patterns import parse_pattern
+from cdcd.core.errors import SourceError
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.snapshot.table_task import Key, Part
 
@@ -132,6 +133,11 @@ class SourceTable:
         """Schema and name."""
         return self.relation.schema, self.relation.name
 
+    @property
+    def sql_names(self) -> dict[int, str]:
+        """The quoted SQL names of the table's parts, by their oids."""
+        return {each.part.oid: each.sql_name for each in self.parts}
+
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
@@ -210,6 +216,10 @@ class Refused:
 
     reason: str
     hint: str = ""
+
+    def error(self, table: str) -> SourceError:
+        """Return the error that ends the session because rows that the configuration asks for cannot be read."""
+        return SourceError(f"The rows of {table} cannot be read: {self.reason}", hint=self.hint)
 
 
 Answer = Rows | TooLarge | Changed | Refused

@@ -22,11 +22,10 @@ from cdcd.config.loading import Config
 from cdcd.core.catalog.relations import key_columns
 from cdcd.core.catalog.routing import table_named
 from cdcd.core.catalog.table_rules import ChosenKeys
-from cdcd.core.engine.queries import page_query, sql_names
 from cdcd.core.errors import CdcdError, ConfigError, SourceError
 from cdcd.core.pasted import identifier, on_table, qualified
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.core.snapshot.chunks import Chunk
+from cdcd.core.snapshot.chunks import Chunk, page_query
 from cdcd.core.snapshot.reading import Changed, Refused, SourceTable
 from cdcd.core.snapshot.signals import PREFIX, RESUME_TABLES, STOP_TABLES, Signal
 from cdcd.core.snapshot.table_task import TableTask
@@ -273,7 +272,7 @@ async def _check_table(
 
 async def _try_to_read(reader: SnapshotReader, table: SourceTable, where: str) -> None:
     """Read a chunk without pages of each part."""
-    names = sql_names(table)
+    names = table.sql_names
     for each in table.parts:
         chunk = Chunk(TableTask(table.name, table.oid), each.part.oid, each.part.filenode, 0, 0)
         answer = await reader.read(page_query(table, names[each.part.oid], chunk, where), _NOTHING_READ_BYTES)

@@ -8,10 +8,10 @@ import pytest
 
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.incremental import Incremental
-from cdcd.core.engine.pending import PENDING_BYTES_MAX
 from cdcd.core.engine.refusals import REFUSALS_MAX
 from cdcd.core.engine.requests import HELD_BYTES_MAX, NOT_AUTHORIZED, PENDING_MAX, WORDS_MAX, Requests
 from cdcd.core.engine.settings import SnapshotSettings
+from cdcd.core.engine.snapshot_tasks import PENDING_BYTES_MAX
 from cdcd.core.facts.snapshot import SnapshotSignalled, SnapshotSignalRefused
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.snapshot.outcomes import CANCELLED, OUTCOMES_MAX

@@ -11,7 +11,7 @@ from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.routing import TopicNames
 from cdcd.core.engine.checkpoint import Checkpoint, RecordSettings, Seal
 from cdcd.core.engine.logged import DurableLog, LoggedSession, LogOwner
-from cdcd.core.engine.record_settings import CHANGES, FORMS, ROOTS
+from cdcd.core.engine.record_settings import ASKED_MESSAGES, CHANGES, FORMS, ROOTS
 from cdcd.core.engine.resuming import Source
 from cdcd.core.engine.session_start import ExportedTables
 from cdcd.core.engine.settings import SnapshotSettings
@@ -46,7 +46,6 @@ from cdcd.core.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.core.engine.startup_rules import (
-    ASKED_MESSAGES,
     HEALED_OR_LEFT_HINT,
     HEALED_ROWS_HINT,
     LEFT_ROWS_HINT,
