@@ -1,40 +1,44 @@
 """`cdcd mirror`: topics to lakehouse tables. `spark-submit` is given this module, which is a program by itself."""
 
 import json
-import logging
 import os
 import shutil
 import signal
 import sys
 import threading
-import time
 from contextlib import nullcontext
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
 
 from cdcd.cli.mirror_forget import forget
+from cdcd.cli.mirror_parts import (
+    base_format,
+    check_pyspark,
+    given,
+    load_tables,
+    log_place,
+    log_to,
+    session_for,
+    settings_of,
+    source_of,
+    target_of,
+)
+from cdcd.cli.mirror_rules import check_modes, check_sources
 from cdcd.cli.options import Group, mirror_option
 from cdcd.cli.output import say as show
-from cdcd.core.errors import CdcdError, ConfigError, TransientError
+from cdcd.core.errors import CdcdError
 from cdcd.core.facts.process import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from cdcd.adapters.postgres.slot import SlotWait
     from cdcd.config.loading import Config
-    from cdcd.config.mirror import MirrorConfig, MirrorLogConfig
+    from cdcd.config.mirror import MirrorConfig
     from cdcd.core.facts import Fact, Observer
-    from cdcd.mirror.base.formats import BaseFormat
-    from cdcd.mirror.log.table import LogPlace
-    from cdcd.mirror.snapshot.reading import Snapshot, SnapshotSource
-    from cdcd.mirror.stream.settings import MirrorSettings
-    from cdcd.mirror.targets.target import Target
 
 _PIPE_COLUMNS: Final = 160
 """Width of lines where no terminal says how wide it is."""
@@ -111,21 +115,8 @@ def command(
     if tables and source is None:
         raise click.UsageError("--snapshot needs --source FILE, the pipeline's configuration.")
     pipeline = None if source is None else load_config(source, os.environ)
-    _check_reload(config, pipeline is not None)
-    _check_protected(pipeline)
-    _check_filters(pipeline)
-    _check_routes(pipeline)
-    _check_modes(pipeline)
-    _check_tags(config, consistent=consistent)
-    if config.change_log == "only" and (
-        consistent or config.batches.consistent or replay or relayout or tables
-    ):
-        raise ConfigError(
-            "change_log is only, so there are no tables for batches.consistent, --consistent, --snapshot, --relayout "
-            "or --replay-quarantine.",
-            hint="Remove these options, or set change_log to none.",
-        )
-    _check_fold(config, replay or bool(relayout) or bool(tables))
+    check_sources(config, pipeline, consistent=consistent)
+    check_modes(config, consistent=consistent, commands=replay or bool(relayout) or bool(tables))
     check_pyspark()
     say = log_to(config.log)
     try:
@@ -228,7 +219,7 @@ def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool, consiste
     # A SparkContext replaces the handler of SIGINT by one that raises KeyboardInterrupt.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    place = _log_place(config)
+    place = log_place(config)
     job: LogJob | BaseJob
     if config.change_log == "only":
         job = LogJob(spark, settings, place, config.kafka.librdkafka(), observe)
@@ -238,7 +229,7 @@ def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool, consiste
             spark,
             settings,
             place,
-            _base_format(config),
+            base_format(config),
             target,
             config.kafka.librdkafka(),
             observe,
@@ -252,25 +243,6 @@ def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool, consiste
         spark.stop()
     for error in job.stopped.values():
         raise error
-
-
-def session_for(
-    config: "MirrorConfig", name: str, *, kafka: bool = True, also: "Mapping[str, str] | None" = None
-) -> Any:
-    """The session that the configuration asks for.
-
-    Args:
-        kafka: with Spark's Kafka source.
-        also: more settings; those of the configuration take precedence.
-    """
-    from cdcd.mirror.session import catalog_conf, session  # noqa: PLC0415  loads pyspark
-
-    place = config.target
-    own = {} if place.location is None else catalog_conf(place.format, place.catalog, place.location)
-    conf = {**own, **(also or {}), **{key: str(value) for key, value in config.spark.items()}}
-    spark = session((place.format,), conf=conf, kafka=kafka, name=name)
-    spark.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", "ERROR")))
-    return spark
 
 
 @command.command("status")
@@ -312,9 +284,9 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
                 spark, target_of(config), settings_of(config), place.location or place.catalog, kafka=kafka
             )
         else:
-            base = None if config.change_log == "only" else _base_format(config)
+            base = None if config.change_log == "only" else base_format(config)
             ask = partial(ends_in_kafka, config.kafka.librdkafka()) if kafka else None
-            found = look_at_log(spark, target_of(config), _log_place(config), settings_of(config), base, ask)
+            found = look_at_log(spark, target_of(config), log_place(config), settings_of(config), base, ask)
     finally:
         spark.stop()
     if form == "json":
@@ -361,7 +333,7 @@ def quarantine(context: click.Context, file: Path | None, *, form: str, limit: i
 
     spark = session_for(config, f"cdcd mirror quarantine {config.name}", kafka=False)
     try:
-        log = None if config.change_log == "none" else _log_place(config).name
+        log = None if config.change_log == "none" else log_place(config).name
         found = read_quarantine(spark, target_of(config), log, settings_of(config), limit)
     finally:
         spark.stop()
@@ -371,25 +343,6 @@ def quarantine(context: click.Context, file: Path | None, *, form: str, limit: i
         for line in quarantine_lines(found, limit):
             show(line)
     return 0
-
-
-def _log_place(config: "MirrorConfig") -> "LogPlace":
-    """Where the log is."""
-    from cdcd.mirror.log.table import LogPlace  # noqa: PLC0415  loads pyspark
-
-    return LogPlace(
-        target_of(config).own_name(config.target.log_table),
-        config.target.format,
-        f"{config.stream_checkpoint().rstrip('/')}_log",
-    )
-
-
-def _base_format(config: "MirrorConfig") -> "BaseFormat":
-    """Format of the tables that are folded from the log."""
-    from cdcd.mirror.base.formats import base_of  # noqa: PLC0415  loads pyspark
-
-    properties = {name: str(value) for name, value in config.target.properties.items()}
-    return base_of(config.target.format, properties)
 
 
 def _refuse_options(context: click.Context) -> None:
@@ -402,308 +355,6 @@ def _refuse_options(context: click.Context) -> None:
                 f"{context.invoked_subcommand}.",
                 context,
             )
-
-
-def given(file: Path | None) -> Path:
-    """UsageError: no configuration is named."""
-    if file is None and "CDCD_CONFIG" in os.environ:
-        raise click.UsageError(
-            "Missing option '--config'. CDCD_CONFIG names the configuration of the pipeline, and CDCD_MIRROR_CONFIG "
-            "names the configuration of the mirror."
-        )
-    if file is None:
-        raise click.UsageError("Missing option '--config'.")
-    return file
-
-
-def check_pyspark() -> None:
-    """ConfigError: it is not installed."""
-    if find_spec("pyspark") is None:
-        raise ConfigError("PySpark is not installed.", hint="pip install 'cdcd[spark]'")
-
-
-def log_to(log: "MirrorLogConfig") -> "Observer":
-    """Say facts on standard output, as `log` has it."""
-    from cdcd.mirror.watching.lines import lines  # noqa: PLC0415  --help needs none of it
-    from cdcd.telemetry.logs import LEVELS, configure_logging  # noqa: PLC0415
-
-    if log.format == "json":
-        if log.level != "debug":
-            # It says of each call from Java that there was one.
-            logging.getLogger("py4j").setLevel(logging.WARNING)
-        return configure_logging(log, sys.stdout)
-
-    def echo(fact: "Fact") -> None:
-        if LEVELS[fact.level] >= LEVELS[log.level]:
-            for line in lines(fact):
-                show(line)
-
-    return echo
-
-
-def load_tables(
-    spark: Any,
-    settings: "MirrorSettings",
-    target: "Target",
-    source: "SnapshotSource",
-    tables: "Sequence[str]",
-    observe: "Observer",
-) -> None:
-    """Read these tables (`schema.table`) from the database into the mirror, all at one snapshot.
-
-    Raises:
-        SourceError: there is no such table or slot, or it may not be read.
-        TransientError: a snapshot was lost, or a table changed its form meanwhile, several times.
-    """
-    from cdcd.mirror.snapshot.reading import load_all  # noqa: PLC0415
-    from cdcd.mirror.stream.reload import load_as_set  # noqa: PLC0415
-    from cdcd.mirror.watching.progress import LoadRestarted, LoadWaiting, TableLoaded  # noqa: PLC0415
-
-    def wait(held: "SlotWait") -> None:
-        who = held.gid if held.pid is None else f"the session with PID {held.pid}"
-        observe(LoadWaiting(who or "open transactions", held.waited_s))
-
-    def locked(table: str, who: str, seconds: float) -> None:
-        observe(LoadWaiting(f"the lock on {table} ({who})", seconds))
-
-    def load(snapshot: "Snapshot", table: str) -> None:
-        began = time.monotonic()
-        done = load_as_set(spark, snapshot, table, target, settings)
-        seconds = time.monotonic() - began
-        observe(TableLoaded(table, done.rows, done.quarantined, int(done.lsn), seconds))
-
-    def lost(error: TransientError) -> None:
-        observe(LoadRestarted(error.message))
-
-    load_all(spark, source, tables, load, on_wait=wait, on_locked=locked, on_lost=lost)
-
-
-def _check_reload(config: "MirrorConfig", source: bool) -> None:
-    """Tables that are to be read again need a database. ConfigError: none is named."""
-    tables = config.tables
-    if not source and "reload" in (tables.on_incompatible, *tables.on_incompatible_for.values()):
-        raise ConfigError(
-            "tables.on_incompatible is reload, but the configuration has no address of the database.",
-            hint="Set source to the daemon's configuration, or start with --source FILE.",
-        )
-
-
-def _check_fold(config: "MirrorConfig", commands: bool) -> None:
-    """ConfigError: something is asked for that tables folded from a log do not have yet."""
-    tables, batches = config.tables, config.batches
-    asked = {
-        "--snapshot, --relayout or --replay-quarantine": commands,
-        "batches.tag_interval_s": batches.tag_interval_s is not None,
-        "tables.history": bool(tables.history),
-        "tables.buckets": tables.buckets is not None or bool(tables.buckets_for),
-        "tables.partition_by": bool(tables.partition_by),
-        "tables.deletes": tables.deletes != "remove" or bool(tables.deletes_for),
-        "tables.on_incompatible: reload": "reload"
-        in (tables.on_incompatible, *tables.on_incompatible_for.values()),
-    }
-    if config.change_log == "fold" and (refused := [name for name, is_set in asked.items() if is_set]):
-        raise ConfigError(
-            f"change_log is fold, a preview that does not have {refused[0]} yet.",
-            hint="Leave it out, or set change_log to none.",
-        )
-    if config.change_log != "fold" and tables.scd2:
-        raise ConfigError(
-            f"change_log is {config.change_log}, and tables of tables.scd2 are folded from a log.",
-            hint="Set change_log to fold, or remove tables.scd2. With change_log: none, tables.history keeps a "
-            "changelog.",
-        )
-
-
-def _check_tags(config: "MirrorConfig", *, consistent: bool) -> None:
-    """Tags name common LSNs. ConfigError: there are none."""
-    if config.batches.tag_interval_s is not None and not (consistent or config.batches.consistent):
-        raise ConfigError(
-            "batches.tag_interval_s needs consistent batches, because only their common LSNs get tags.",
-            hint="Set batches.consistent to true or start with --consistent, or remove batches.tag_interval_s.",
-        )
-
-
-def _check_protected(pipeline: "Config | None") -> None:
-    """ConfigError: the daemon protects columns, whose values Spark would read in clear."""
-    if pipeline is not None and pipeline.columns.patterns:
-        raise ConfigError(
-            "The pipeline's configuration protects columns (`columns`), and Spark would read their values in clear "
-            "from the database.",
-            hint="Start the mirror without --source, and let cdcd read the tables: "
-            "cdcd snapshot start <schema>.<table>.",
-        )
-
-
-def _check_filters(pipeline: "Config | None") -> None:
-    """ConfigError: the daemon filters rows, which Spark would read all the same."""
-    if pipeline is not None and pipeline.filters.tables:
-        raise ConfigError(
-            f"The pipeline's configuration filters the rows of {', '.join(pipeline.filters.tables)} (filters.tables), "
-            "and Spark would read all rows of these tables from the database.",
-            hint="Start the mirror without --source, and let cdcd read the tables: "
-            "cdcd snapshot start <schema>.<table>.",
-        )
-
-
-def _check_routes(pipeline: "Config | None") -> None:
-    """ConfigError: the daemon routes rows, or tables share topics, and a mirror follows one topic of a table."""
-    if pipeline is not None and pipeline.routes.tables:
-        raise ConfigError(
-            f"The pipeline's configuration routes the rows of {', '.join(pipeline.routes.tables)} to several topics "
-            "(routes.tables), and cdcd mirror reads only one topic of a table.",
-            hint="Mirror a pipeline without routes: a second one, with a slot and a prefix of its own.",
-        )
-    if pipeline is not None and pipeline.topics.shared:
-        raise ConfigError(
-            f"The pipeline's configuration has topics for several tables (topics.shared): "
-            f"{', '.join(pipeline.topics.shared)}. cdcd mirror reads topics of one table.",
-            hint="Mirror a pipeline without topics.shared: a second one, with a slot and a prefix of its own.",
-        )
-
-
-def _check_modes(pipeline: "Config | None") -> None:
-    """ConfigError: what the topics say is not what Spark would read from the database."""
-    if pipeline is None:
-        return
-    if pipeline.event_flattening.enabled:
-        raise ConfigError(
-            "The pipeline's records are flattened (event_flattening), so the order of the changes of a row is not "
-            "known.",
-            hint="Mirror a pipeline without event_flattening: a second one, with a slot and a prefix of its own.",
-        )
-    if pipeline.format.value == "cloudevents":
-        raise ConfigError(
-            "The pipeline's records are CloudEvents (format.value), which cdcd mirror does not read.",
-            hint="Mirror a pipeline with format.value: json: a second one, with a slot and a prefix of its own.",
-        )
-    skipped = [op for op in pipeline.topics.skipped_operations if op != "t"]
-    if skipped:
-        raise ConfigError(
-            f"The pipeline's topics leave out the operations {', '.join(skipped)} (topics.skipped_operations), so the "
-            f"rows of the tables cannot be derived from them.",
-            hint="Mirror a pipeline that writes all operations.",
-        )
-    if pipeline.fields.renames:
-        raise ConfigError(
-            "The pipeline renames fields (fields.tables), and Spark would read rows by the names of the columns.",
-            hint="Start the mirror without --source, and let cdcd read the tables: "
-            "cdcd snapshot start <schema>.<table>.",
-        )
-    if pipeline.key.columns:
-        raise ConfigError(
-            "The pipeline chooses the keys of records (key.columns), and Spark would read rows by the keys of the "
-            "tables.",
-            hint="Start the mirror without --source, and let cdcd read the tables: "
-            "cdcd snapshot start <schema>.<table>.",
-        )
-    chosen = {
-        "decimal_handling_mode: double": pipeline.format.decimal_handling_mode == "double",
-        "interval_handling_mode: numeric": pipeline.format.interval_handling_mode == "numeric",
-        "hstore_handling_mode: map": pipeline.format.hstore_handling_mode == "map",
-        "geometry_handling_mode: structured": pipeline.format.geometry_handling_mode == "structured",
-    }
-    for key in [name for name, is_set in chosen.items() if is_set]:
-        raise ConfigError(
-            f"Under format.{key}, the topics have values of another type than Spark reads from the database.",
-            hint="Start the mirror without --source, and let cdcd read the tables: "
-            "cdcd snapshot start <schema>.<table>.",
-        )
-
-
-def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource":
-    """Where tables are read, by the daemon's configuration."""
-    from cdcd.daemon.readers import readers_of  # noqa: PLC0415
-    from cdcd.mirror.snapshot.reading import SnapshotSource  # noqa: PLC0415
-
-    return SnapshotSource(
-        pipeline.postgres.libpq(),
-        pipeline.postgres.publication,
-        pipeline.postgres.slot,
-        pipeline.topics.prefix,
-        settings.kafka,
-        pipeline.postgres.connect_timeout_s,
-        pipeline.topics.names,
-        pipeline.postgres.password_command or (),
-        pipeline.topics.name,
-        pipeline.money.digits,
-        readers_of(pipeline),
-        pipeline.topics.renames,
-    )
-
-
-def settings_of(
-    config: "MirrorConfig", *, consistent: bool = False, source: bool = False
-) -> "MirrorSettings":
-    """What the job is told. `source`: tables can be read again."""
-    from cdcd.mirror.kafka import KafkaSource  # noqa: PLC0415
-    from cdcd.mirror.stream.settings import MirrorSettings  # noqa: PLC0415
-    from cdcd.mirror.targets.layout import Deletes  # noqa: PLC0415
-    from cdcd.mirror.targets.partitions import parse_fields  # noqa: PLC0415
-    from cdcd.mirror.targets.target import Maintenance  # noqa: PLC0415
-
-    topics, batches, upkeep = config.topics, config.batches, config.maintenance
-    return MirrorSettings(
-        name=config.name,
-        kafka=KafkaSource(config.kafka.bootstrap_servers, config.kafka.java_client()),
-        prefix=topics.prefix,
-        schemas=topics.schemas,
-        checkpoint=topics.checkpoint,
-        not_tables=frozenset({topics.message, topics.dead_letter}),
-        checkpoint_location=config.stream_checkpoint(),
-        include=config.tables.include or (),
-        exclude=config.tables.exclude or (),
-        history=config.tables.history or (),
-        scd2=config.tables.scd2 or (),
-        interval_s=batches.interval_s,
-        batch_records_max=batches.records_max,
-        threads=batches.threads,
-        consistent=consistent or batches.consistent,
-        tag_interval_s=batches.tag_interval_s,
-        variant=config.tables.json_as == "variant",
-        reload=source if config.tables.on_incompatible is None else config.tables.on_incompatible == "reload",
-        buckets=config.tables.buckets,
-        buckets_for=tuple(config.tables.buckets_for.items()),
-        partition_by=tuple(
-            [
-                (pattern, parse_fields(fields, f"tables.partition_by: {pattern}"))
-                for pattern, fields in config.tables.partition_by.items()
-            ]
-        ),
-        deletes=Deletes(config.tables.deletes),
-        deletes_for=tuple([(pattern, Deletes(what)) for pattern, what in config.tables.deletes_for.items()]),
-        reload_for=tuple(
-            [(pattern, what == "reload") for pattern, what in config.tables.on_incompatible_for.items()]
-        ),
-        maintenance_interval_s=upkeep.interval_s,
-        maintenance=Maintenance(
-            keep_s=upkeep.keep_s,
-            keep_versions=upkeep.keep_versions,
-            versions_max=upkeep.versions_max,
-            small_files_min=upkeep.small_files_min,
-            target_file_bytes=upkeep.target_file_bytes,
-            log_keep_days=upkeep.log_keep_days,
-            log_held_days=upkeep.log_held_days,
-        ),
-    )
-
-
-def target_of(config: "MirrorConfig") -> "Target":
-    """Where the tables are kept."""
-    from cdcd.mirror.targets.delta import DeltaTarget  # noqa: PLC0415
-    from cdcd.mirror.targets.iceberg import IcebergTarget  # noqa: PLC0415
-
-    place = config.target
-    properties = {name: str(value) for name, value in place.properties.items()}
-    driver_writes = config.batches.driver_writes
-    if place.format == "iceberg":
-        return IcebergTarget(place.catalog, place.namespace, properties, driver_writes=driver_writes)
-    if place.location is not None:
-        return DeltaTarget(
-            place.location, namespace=place.namespace, properties=properties, driver_writes=driver_writes
-        )
-    return DeltaTarget(
-        catalog=place.catalog, namespace=place.namespace, properties=properties, driver_writes=driver_writes
-    )
 
 
 command.add_command(forget)

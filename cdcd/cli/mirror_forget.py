@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from cdcd.cli.mirror_parts import check_pyspark, given, session_for, target_of
 from cdcd.cli.options import mirror_option
 from cdcd.cli.output import say
 from cdcd.core.errors import ConfigError
@@ -38,7 +39,6 @@ def forget(context: click.Context, file: Path | None, *, table: str, key: tuple[
       2   the key does not fit the table, or a tag or a branch keeps former versions
       10  something may be left: files that no version has, or a changelog of a mirror without a log
     """  # noqa: D301  click wants the character, and not a backslash
-    from cdcd.cli.mirror import check_pyspark, given, session_for, target_of  # noqa: PLC0415  which imports this
     from cdcd.config.mirror import load_mirror  # noqa: PLC0415  --help needs none of it
     from cdcd.core.catalog.routing import table_named  # noqa: PLC0415
 

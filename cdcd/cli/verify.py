@@ -244,7 +244,7 @@ def _verify_mirror(
     """Compare the tables of a mirror."""
     from cdcd.adapters.credentials.tokens import access  # noqa: PLC0415
     from cdcd.adapters.kafka import client  # noqa: PLC0415
-    from cdcd.cli.mirror import check_pyspark, session_for, settings_of, source_of, target_of  # noqa: PLC0415
+    from cdcd.cli.mirror_parts import check_pyspark, session_for, settings_of, source_of, target_of  # noqa: PLC0415
     from cdcd.config.mirror import load_mirror  # noqa: PLC0415
     from cdcd.core.catalog.patterns import parse_pattern  # noqa: PLC0415
     from cdcd.core.errors import ConfigError  # noqa: PLC0415

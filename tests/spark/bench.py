@@ -35,7 +35,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.cli.mirror import settings_of, target_of
+from cdcd.cli.mirror_parts import settings_of, target_of
 from cdcd.config.mirror import MirrorConfig, parse_mirror
 from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.changes import parse

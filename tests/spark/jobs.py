@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import yaml
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from cdcd.cli.mirror import settings_of, target_of
+from cdcd.cli.mirror_parts import settings_of, target_of
 from cdcd.config.mirror import parse_mirror
 from cdcd.mirror.api import consistent_points
 from cdcd.mirror.jars import DELTA, ICEBERG

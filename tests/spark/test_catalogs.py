@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 from pyspark.sql import SparkSession
 
-from cdcd.cli.mirror import target_of
+from cdcd.cli.mirror_parts import target_of
 from cdcd.config.mirror import load_mirror
 from cdcd.mirror.targets.layout import Layout
 from cdcd.mirror.targets.table_format import having

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.cli.mirror import load_tables
+from cdcd.cli.mirror_parts import load_tables
 from cdcd.core.records.schemas import TableForm, read_form
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.records.types import table_schema

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from cdcd.cli.mirror import settings_of, target_of
+from cdcd.cli.mirror_parts import settings_of, target_of
 from cdcd.config.mirror import parse_mirror
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.stream.job import Mirror

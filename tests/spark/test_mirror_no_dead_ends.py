@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.cli.mirror import load_tables
+from cdcd.cli.mirror_parts import load_tables
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.watching.progress import TableFailed, TableReloaded
 from deploy.demo.mirrored import compare

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.table import StaticTable
 from pyspark.sql import Row, SparkSession
 
-from cdcd.cli.mirror import load_tables
+from cdcd.cli.mirror_parts import load_tables
 from cdcd.core.errors import PositionError
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.records.schema import TableSchema

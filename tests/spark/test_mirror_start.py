@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from cdcd.cli.mirror import settings_of, target_of
+from cdcd.cli.mirror_parts import settings_of, target_of
 from cdcd.config.mirror import parse_mirror
 from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.records.schemas import TableForm

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from cdcd.cli.mirror import load_tables
+from cdcd.cli.mirror_parts import load_tables
 from cdcd.core.errors import ConfigError
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource

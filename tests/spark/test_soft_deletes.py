@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType
 
-from cdcd.cli.mirror import load_tables
+from cdcd.cli.mirror_parts import load_tables
 from cdcd.core.errors import ConfigError
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource

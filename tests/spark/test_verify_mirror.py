@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.adapters.credentials.tokens import access
 from cdcd.adapters.kafka import client
-from cdcd.cli.mirror import settings_of, source_of
+from cdcd.cli.mirror_parts import settings_of, source_of
 from cdcd.config.loading import parse_config
 from cdcd.config.mirror import parse_mirror
 from cdcd.mirror.targets.lakehouse import Lakehouse

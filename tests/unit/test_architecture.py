@@ -75,6 +75,7 @@ LAYERS["spark"] = {"mirror"}
 ALSO = {
     "cdcd.cli.mirror": {"mirror"},
     "cdcd.cli.mirror_forget": {"mirror"},
+    "cdcd.cli.mirror_parts": {"mirror"},
     "cdcd.cli.verify": {"mirror"},
     "cdcd.mirror.watching.observed": {"telemetry"},
     "cdcd.mirror.watching.status": {"telemetry"},

@@ -12,8 +12,8 @@ from typing import Final
 
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
 from cdcd.core.errors import SourceError, TransientError
-from cdcd.core.snapshot.chunks import UNLIMITED, Chunks
-from cdcd.core.snapshot.reading import Changed, PageQuery, Refused, SourceTable, TooLarge
+from cdcd.core.snapshot.chunks import Chunks
+from cdcd.core.snapshot.reading import UNLIMITED, Changed, PageQuery, Refused, SourceTable, TooLarge
 from cdcd.core.snapshot.table_task import Part, TableTask
 
 _GROWTH: Final = 4

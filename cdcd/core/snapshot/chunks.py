@@ -14,9 +14,6 @@ from cdcd.core.snapshot.table_task import Part, TableTask, gaps
 PAGES_MAX: Final = 4096
 """Maximum number of pages in a chunk of small rows, however large `chunk_bytes` is."""
 
-UNLIMITED: Final = 1 << 62
-"""Limit in bytes for the rows of a single page. No page reaches it, because a page cannot be divided."""
-
 
 @dataclass(frozen=True, slots=True)
 class Chunk:

@@ -241,3 +241,4 @@ def bytes_max(query: PageQuery | KeyQuery, chunk_bytes: int) -> int:
 
 
 UNLIMITED: Final = 1 << 62
+"""Limit in bytes for the rows of a single page. No page reaches it, because a page cannot be divided."""

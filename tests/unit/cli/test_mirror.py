@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.cli.__main__ import main
-from cdcd.cli.mirror import log_to, settings_of, target_of
+from cdcd.cli.mirror_parts import log_to, settings_of, target_of
 from cdcd.config.mirror import MirrorLogConfig, parse_mirror
 from cdcd.mirror.watching.progress import BatchDone, MirrorStarted, Progress, TableFailed, TableStopped
 
@@ -80,7 +80,7 @@ def test_without_pyspark_it_says_what_to_install(
 ):
     file = tmp_path / "mirror.yaml"
     file.write_text(CONFIG)
-    monkeypatch.setattr("cdcd.cli.mirror.find_spec", lambda _: None)
+    monkeypatch.setattr("cdcd.cli.mirror_parts.find_spec", lambda _: None)
     assert run("--config", str(file)) == 2
     assert "cdcd[spark]" in capsys.readouterr().err
 
@@ -95,7 +95,7 @@ def test_status_says_what_is_missing_before_spark_is_loaded(
     assert run("status", "--config", str(file)) == 2
     assert "kafka.bootstrap_servers: is required" in capsys.readouterr().err
     file.write_text(CONFIG)
-    monkeypatch.setattr("cdcd.cli.mirror.find_spec", lambda _: None)
+    monkeypatch.setattr("cdcd.cli.mirror_parts.find_spec", lambda _: None)
     # The option may stand before the command, as it stands before the mirror's other options.
     for arguments in (["status", "--config", str(file)], ["--config", str(file), "status"]):
         assert run(*arguments) == 2

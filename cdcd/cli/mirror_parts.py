@@ -1,0 +1,235 @@
+"""What the commands of the mirror make of its configuration: the session of Spark, settings, target, source and log."""
+
+import logging
+import os
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cdcd.cli.output import say as show
+from cdcd.core.errors import ConfigError, TransientError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cdcd.adapters.postgres.slot import SlotWait
+    from cdcd.config.loading import Config
+    from cdcd.config.mirror import MirrorConfig, MirrorLogConfig
+    from cdcd.core.facts import Fact, Observer
+    from cdcd.mirror.base.formats import BaseFormat
+    from cdcd.mirror.log.table import LogPlace
+    from cdcd.mirror.snapshot.reading import Snapshot, SnapshotSource
+    from cdcd.mirror.stream.settings import MirrorSettings
+    from cdcd.mirror.targets.target import Target
+
+
+def given(file: Path | None) -> Path:
+    """UsageError: no configuration is named."""
+    if file is None and "CDCD_CONFIG" in os.environ:
+        raise click.UsageError(
+            "Missing option '--config'. CDCD_CONFIG names the configuration of the pipeline, and CDCD_MIRROR_CONFIG "
+            "names the configuration of the mirror."
+        )
+    if file is None:
+        raise click.UsageError("Missing option '--config'.")
+    return file
+
+
+def check_pyspark() -> None:
+    """ConfigError: it is not installed."""
+    if find_spec("pyspark") is None:
+        raise ConfigError("PySpark is not installed.", hint="pip install 'cdcd[spark]'")
+
+
+def log_to(log: "MirrorLogConfig") -> "Observer":
+    """Say facts on standard output, as `log` has it."""
+    from cdcd.mirror.watching.lines import lines  # noqa: PLC0415  --help needs none of it
+    from cdcd.telemetry.logs import LEVELS, configure_logging  # noqa: PLC0415
+
+    if log.format == "json":
+        if log.level != "debug":
+            # It says of each call from Java that there was one.
+            logging.getLogger("py4j").setLevel(logging.WARNING)
+        return configure_logging(log, sys.stdout)
+
+    def echo(fact: "Fact") -> None:
+        if LEVELS[fact.level] >= LEVELS[log.level]:
+            for line in lines(fact):
+                show(line)
+
+    return echo
+
+
+def load_tables(
+    spark: Any,
+    settings: "MirrorSettings",
+    target: "Target",
+    source: "SnapshotSource",
+    tables: "Sequence[str]",
+    observe: "Observer",
+) -> None:
+    """Read these tables (`schema.table`) from the database into the mirror, all at one snapshot.
+
+    Raises:
+        SourceError: there is no such table or slot, or it may not be read.
+        TransientError: a snapshot was lost, or a table changed its form meanwhile, several times.
+    """
+    from cdcd.mirror.snapshot.reading import load_all  # noqa: PLC0415
+    from cdcd.mirror.stream.reload import load_as_set  # noqa: PLC0415
+    from cdcd.mirror.watching.progress import LoadRestarted, LoadWaiting, TableLoaded  # noqa: PLC0415
+
+    def wait(held: "SlotWait") -> None:
+        who = held.gid if held.pid is None else f"the session with PID {held.pid}"
+        observe(LoadWaiting(who or "open transactions", held.waited_s))
+
+    def locked(table: str, who: str, seconds: float) -> None:
+        observe(LoadWaiting(f"the lock on {table} ({who})", seconds))
+
+    def load(snapshot: "Snapshot", table: str) -> None:
+        began = time.monotonic()
+        done = load_as_set(spark, snapshot, table, target, settings)
+        seconds = time.monotonic() - began
+        observe(TableLoaded(table, done.rows, done.quarantined, int(done.lsn), seconds))
+
+    def lost(error: TransientError) -> None:
+        observe(LoadRestarted(error.message))
+
+    load_all(spark, source, tables, load, on_wait=wait, on_locked=locked, on_lost=lost)
+
+
+def session_for(
+    config: "MirrorConfig", name: str, *, kafka: bool = True, also: "Mapping[str, str] | None" = None
+) -> Any:
+    """The session that the configuration asks for.
+
+    Args:
+        kafka: with Spark's Kafka source.
+        also: more settings; those of the configuration take precedence.
+    """
+    from cdcd.mirror.session import catalog_conf, session  # noqa: PLC0415  loads pyspark
+
+    place = config.target
+    own = {} if place.location is None else catalog_conf(place.format, place.catalog, place.location)
+    conf = {**own, **(also or {}), **{key: str(value) for key, value in config.spark.items()}}
+    spark = session((place.format,), conf=conf, kafka=kafka, name=name)
+    spark.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", "ERROR")))
+    return spark
+
+
+def log_place(config: "MirrorConfig") -> "LogPlace":
+    """Where the log is."""
+    from cdcd.mirror.log.table import LogPlace  # noqa: PLC0415  loads pyspark
+
+    return LogPlace(
+        target_of(config).own_name(config.target.log_table),
+        config.target.format,
+        f"{config.stream_checkpoint().rstrip('/')}_log",
+    )
+
+
+def base_format(config: "MirrorConfig") -> "BaseFormat":
+    """Format of the tables that are folded from the log."""
+    from cdcd.mirror.base.formats import base_of  # noqa: PLC0415  loads pyspark
+
+    properties = {name: str(value) for name, value in config.target.properties.items()}
+    return base_of(config.target.format, properties)
+
+
+def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource":
+    """Where tables are read, by the daemon's configuration."""
+    from cdcd.daemon.readers import readers_of  # noqa: PLC0415
+    from cdcd.mirror.snapshot.reading import SnapshotSource  # noqa: PLC0415
+
+    return SnapshotSource(
+        pipeline.postgres.libpq(),
+        pipeline.postgres.publication,
+        pipeline.postgres.slot,
+        pipeline.topics.prefix,
+        settings.kafka,
+        pipeline.postgres.connect_timeout_s,
+        pipeline.topics.names,
+        pipeline.postgres.password_command or (),
+        pipeline.topics.name,
+        pipeline.money.digits,
+        readers_of(pipeline),
+        pipeline.topics.renames,
+    )
+
+
+def settings_of(
+    config: "MirrorConfig", *, consistent: bool = False, source: bool = False
+) -> "MirrorSettings":
+    """What the job is told. `source`: tables can be read again."""
+    from cdcd.mirror.kafka import KafkaSource  # noqa: PLC0415
+    from cdcd.mirror.stream.settings import MirrorSettings  # noqa: PLC0415
+    from cdcd.mirror.targets.layout import Deletes  # noqa: PLC0415
+    from cdcd.mirror.targets.partitions import parse_fields  # noqa: PLC0415
+    from cdcd.mirror.targets.target import Maintenance  # noqa: PLC0415
+
+    topics, batches, upkeep = config.topics, config.batches, config.maintenance
+    return MirrorSettings(
+        name=config.name,
+        kafka=KafkaSource(config.kafka.bootstrap_servers, config.kafka.java_client()),
+        prefix=topics.prefix,
+        schemas=topics.schemas,
+        checkpoint=topics.checkpoint,
+        not_tables=frozenset({topics.message, topics.dead_letter}),
+        checkpoint_location=config.stream_checkpoint(),
+        include=config.tables.include or (),
+        exclude=config.tables.exclude or (),
+        history=config.tables.history or (),
+        scd2=config.tables.scd2 or (),
+        interval_s=batches.interval_s,
+        batch_records_max=batches.records_max,
+        threads=batches.threads,
+        consistent=consistent or batches.consistent,
+        tag_interval_s=batches.tag_interval_s,
+        variant=config.tables.json_as == "variant",
+        reload=source if config.tables.on_incompatible is None else config.tables.on_incompatible == "reload",
+        buckets=config.tables.buckets,
+        buckets_for=tuple(config.tables.buckets_for.items()),
+        partition_by=tuple(
+            [
+                (pattern, parse_fields(fields, f"tables.partition_by: {pattern}"))
+                for pattern, fields in config.tables.partition_by.items()
+            ]
+        ),
+        deletes=Deletes(config.tables.deletes),
+        deletes_for=tuple([(pattern, Deletes(what)) for pattern, what in config.tables.deletes_for.items()]),
+        reload_for=tuple(
+            [(pattern, what == "reload") for pattern, what in config.tables.on_incompatible_for.items()]
+        ),
+        maintenance_interval_s=upkeep.interval_s,
+        maintenance=Maintenance(
+            keep_s=upkeep.keep_s,
+            keep_versions=upkeep.keep_versions,
+            versions_max=upkeep.versions_max,
+            small_files_min=upkeep.small_files_min,
+            target_file_bytes=upkeep.target_file_bytes,
+            log_keep_days=upkeep.log_keep_days,
+            log_held_days=upkeep.log_held_days,
+        ),
+    )
+
+
+def target_of(config: "MirrorConfig") -> "Target":
+    """Where the tables are kept."""
+    from cdcd.mirror.targets.delta import DeltaTarget  # noqa: PLC0415
+    from cdcd.mirror.targets.iceberg import IcebergTarget  # noqa: PLC0415
+
+    place = config.target
+    properties = {name: str(value) for name, value in place.properties.items()}
+    driver_writes = config.batches.driver_writes
+    if place.format == "iceberg":
+        return IcebergTarget(place.catalog, place.namespace, properties, driver_writes=driver_writes)
+    if place.location is not None:
+        return DeltaTarget(
+            place.location, namespace=place.namespace, properties=properties, driver_writes=driver_writes
+        )
+    return DeltaTarget(
+        catalog=place.catalog, namespace=place.namespace, properties=properties, driver_writes=driver_writes
+    )
