@@ -10,7 +10,7 @@ from typing import Final
 
 from cdcd.adapters.credentials.tokens import access
 from cdcd.adapters.kafka.errors import Partition
-from cdcd.adapters.kafka.sink import KnownOfBrokers
+from cdcd.adapters.kafka.sink_inputs import KnownOfBrokers
 from cdcd.adapters.kafka.topic_watch import AddedPartitions
 from cdcd.config.loading import Config
 from cdcd.core.errors import CdcdError, FatalError, SinkError

@@ -9,7 +9,8 @@ from cdcd.adapters.kafka.checkpoint import PARTITION, OnIgnored, peek_at_start
 from cdcd.adapters.kafka.descriptions import FormerDescriptions
 from cdcd.adapters.kafka.oversized import Oversized
 from cdcd.adapters.kafka.shared_id import IdSearch, find_sharers, refusal
-from cdcd.adapters.kafka.sink import KnownOfBrokers, Ownership, Sink, SinkReports
+from cdcd.adapters.kafka.sink import Sink
+from cdcd.adapters.kafka.sink_inputs import KnownOfBrokers, Ownership, SinkReports
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.lock import AdvisoryLock
 from cdcd.config.loading import Config

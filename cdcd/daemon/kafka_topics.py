@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from cdcd.adapters.kafka.errors import fill_names, rights_hint
-from cdcd.adapters.kafka.sink import KnownOfBrokers
+from cdcd.adapters.kafka.sink_inputs import KnownOfBrokers
 from cdcd.adapters.kafka.topics import (
     check_keyless,
     create_hint,

@@ -27,7 +27,7 @@ from typing import Final, NoReturn
 
 from cdcd.adapters.credentials.weaknesses import refuse_weaknesses
 from cdcd.adapters.durable.log import LogStoppedError
-from cdcd.adapters.kafka.sink import KnownOfBrokers
+from cdcd.adapters.kafka.sink_inputs import KnownOfBrokers
 from cdcd.config.loading import Config
 from cdcd.config.reloading import Reloaded, reloaded, reread
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint

@@ -21,7 +21,7 @@ from cdcd.adapters.kafka.checkpoint import CheckpointTopic, peek_at_start
 from cdcd.adapters.kafka.client import Properties
 from cdcd.adapters.kafka.errors import Partition
 from cdcd.adapters.kafka.outage import HANGS_S, Ends, HangingTransactions, Settling
-from cdcd.adapters.kafka.sink import OPEN_HINT
+from cdcd.adapters.kafka.sink_failures import OPEN_HINT
 from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords

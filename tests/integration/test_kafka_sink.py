@@ -13,7 +13,8 @@ from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.outage import Settling
 from cdcd.adapters.kafka.oversized import Oversized, SizeLimits
 from cdcd.adapters.kafka.producer import SinkSettings
-from cdcd.adapters.kafka.sink import KnownOfBrokers, Ownership, Sink, SinkReports
+from cdcd.adapters.kafka.sink import Sink
+from cdcd.adapters.kafka.sink_inputs import KnownOfBrokers, Ownership, SinkReports
 from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords

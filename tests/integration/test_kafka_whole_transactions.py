@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka import client, producer_calls
 from cdcd.adapters.kafka import sink as sink_module
 from cdcd.adapters.kafka.claim_store import ClaimDirectory
 from cdcd.adapters.kafka.oversized import CLAIM_CHECK, Oversized, SizeLimits
 from cdcd.adapters.kafka.producer import SinkSettings
-from cdcd.adapters.kafka.sink import KnownOfBrokers, Ownership, Sink, SinkReports
+from cdcd.adapters.kafka.sink import Sink
+from cdcd.adapters.kafka.sink_inputs import KnownOfBrokers, Ownership, SinkReports
 from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
@@ -294,7 +295,7 @@ def test_memory_stays_bounded_whatever_the_size(pipeline: Pipeline):
 
 
 def test_parts_that_fill_requests_leave_without_a_flush(pipeline: Pipeline, monkeypatch):
-    monkeypatch.setattr(sink_module, "TAIL_S", BUSY_S)
+    monkeypatch.setattr(producer_calls, "TAIL_S", BUSY_S)
     flushes = count_flushes(monkeypatch)
     sink = pipeline.sink()
     sink.open()
@@ -309,7 +310,7 @@ def test_parts_that_fill_requests_leave_without_a_flush(pipeline: Pipeline, monk
 
 def test_parts_that_fill_no_request_are_flushed(broker: KafkaBroker, unique: str, monkeypatch):
     pipeline = Pipeline(broker, unique, properties={"linger.ms": int(1000 * BUSY_S)})
-    monkeypatch.setattr(sink_module, "TAIL_S", 0.0)
+    monkeypatch.setattr(producer_calls, "TAIL_S", 0.0)
     flushes = count_flushes(monkeypatch)
     sink = pipeline.sink()
     sink.open()
@@ -318,7 +319,7 @@ def test_parts_that_fill_no_request_are_flushed(broker: KafkaBroker, unique: str
     sink.deliver(pipeline.part(b"2"), END)
     assert flushes
     # WHEN this pause would be too long for the test
-    monkeypatch.setattr(sink_module, "TAIL_S", BUSY_S)
+    monkeypatch.setattr(producer_calls, "TAIL_S", BUSY_S)
     flushes.clear()
     sink.deliver(pipeline.part(b"3"), END)
     sink.deliver(pipeline.part(b"4"), END)

@@ -45,6 +45,9 @@ TIMEOUT_REFUSED_MS: Final = 2**31 - 1
 """A transaction timeout in milliseconds that every broker refuses whose limit, `transaction.max.timeout.ms`, is
 lower. The default of the limit is 15 minutes."""
 
+SLICE_S: Final = 0.5
+"""Seconds after which a blocking call returns, to check whether the sink is being stopped."""
+
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
