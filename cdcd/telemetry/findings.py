@@ -212,7 +212,7 @@ _TABLE: Final = (
         "reader.missing",
         "PostgreSQL",
         "A published table whose owner is neither a superuser, cdcd's own role nor in `postgres.trusted_owners`, and "
-        "that no reader reads. Its owner can run code as cdcd's role. An error if `security.strict` is set.",
+        "that no reader reads. Its owner can run code as cdcd's role. With `security.strict`, it ends the first start.",
         (2,),
     ),
     Code(
@@ -230,13 +230,13 @@ _TABLE: Final = (
     Code(
         "reader.tables",
         "PostgreSQL",
-        "A reader that may SELECT from other tables than its own. An error if `security.strict` is set.",
+        "A reader that may SELECT from other tables than its own. With `security.strict`, it ends the first start.",
         (2,),
     ),
     Code(
         "reader.shared",
         "PostgreSQL",
-        "A reader of tables of several owners that are not trusted. An error if `security.strict` is set.",
+        "A reader of tables of several owners that are not trusted. With `security.strict`, it ends the first start.",
         (2,),
     ),
     Code("reader.unmatched", "PostgreSQL", "A reader whose patterns match no published table."),

@@ -294,6 +294,8 @@ class SecurityConfig(Section):
     strict: bool = Field(
         False,
         description="Whether `cdcd run` refuses to start where `cdcd check` finds a weakness: a file with a secret "
-        "that other users can read or replace, a key or token that can be guessed. false: each weakness is a warning "
+        "that other users can read or replace, a key or token that can be guessed, a reader with rights that it does "
+        "not need, a table of an owner who is not trusted and that no reader reads. Such a table ends the first start "
+        "only; a table that is published later is not read, and fails by its name. false: each weakness is a warning "
         "of `cdcd check`.",
     )
