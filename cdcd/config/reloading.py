@@ -37,10 +37,14 @@ def reread(config: Config) -> Config:
         for name, file in (("password", registry.password_file), ("token", registry.token_file))
         if file is not None and (text := _present(file))
     }
+    secret = "" if registry.oauth.client_secret_file is None else _present(registry.oauth.client_secret_file)
+    oauth = {"client_secret": SecretStr(secret)} if secret else {}
     return config.model_copy(
         update={
             "postgres": postgres.model_copy(update=secrets),
-            "registry": registry.model_copy(update=logins),
+            "registry": registry.model_copy(
+                update={**logins, "oauth": registry.oauth.model_copy(update=oauth)}
+            ),
             "kafka": kafka.model_copy(update={"properties": {**kafka.properties, **properties}}),
         }
     )
@@ -122,6 +126,9 @@ def _from_files(before: Config, after: Config) -> set[str]:
         file = getattr(before.registry, f"{name}_file")
         if file is not None and file == getattr(after.registry, f"{name}_file"):
             found.add(f"registry.{name}")
+    secret_file = before.registry.oauth.client_secret_file
+    if secret_file is not None and secret_file == after.registry.oauth.client_secret_file:
+        found.add("registry.oauth.client_secret")
     kafka, other = before.kafka, after.kafka
     secret = {*kafka.properties_files, *other.properties_files}
     if all(

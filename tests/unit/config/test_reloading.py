@@ -9,7 +9,12 @@ from cdcd.config.reloading import AT_ONCE, NEXT_SESSION, _keys, reloaded, reread
 
 
 def configured(folder: Path) -> Config:
-    for name, text in (("dsn", "postgresql://cdcd@db/shop"), ("password", "one"), ("sasl", "uno")):
+    for name, text in (
+        ("dsn", "postgresql://cdcd@db/shop"),
+        ("password", "one"),
+        ("sasl", "uno"),
+        ("oauth", "un"),
+    ):
         (folder / name).write_text(f"{text}\n")
     return parse_config(
         f"""
@@ -19,6 +24,10 @@ def configured(folder: Path) -> Config:
           bootstrap_servers: kafka:9092
           properties: {{sasl.username: cdcd}}
           properties_files: {{sasl.password: {folder}/sasl}}
+        format: {{value: avro}}
+        registry:
+          url: http://registry:8081
+          oauth: {{token_url: https://login/token, client_id: cdcd, client_secret_file: {folder}/oauth}}
         """,
         {},
     )
@@ -29,10 +38,15 @@ def test_what_the_files_hold_now_counts(tmp_path: Path) -> None:
     (tmp_path / "dsn").write_text("postgresql://cdcd@other/shop")
     (tmp_path / "password").write_text("zwei")
     (tmp_path / "sasl").write_text("due")
+    (tmp_path / "oauth").write_text("deux")
     found = reread(config)
     assert found.postgres.libpq() == "postgresql://cdcd@other/shop?password=zwei"
     assert found.kafka.librdkafka()["sasl.password"] == "due"
     assert found.kafka.librdkafka()["sasl.username"] == "cdcd"
+    secret = found.registry.oauth.client_secret
+    assert secret is not None
+    assert secret.get_secret_value() == "deux"
+    assert "deux" not in repr(found)
     assert "zwei" not in repr(found)
     assert "due" not in repr(found)
 
