@@ -323,6 +323,7 @@ _TABLE: Final = (
         (2,),
     ),
     Code("routes.unmatched", "PostgreSQL", "A pattern of `routes.tables` matches no published table."),
+    Code("topics.unmatched", "PostgreSQL", "A pattern of `topics.shared` matches no published table."),
     Code(
         "outbox.public",
         "PostgreSQL",

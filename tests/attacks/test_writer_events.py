@@ -116,3 +116,72 @@ def test_rows_with_many_topics_fill_no_cluster_and_take_no_topic_of_another_one(
     assert len(made) == 5
     process.await_metric("cdcd_events_total", lambda count: count == 306 - 5, "refused", "public.outbox")
     assert process.stop() == 0
+
+
+@pytest.mark.attack(gains="secrets in the dead letters or in the log", before="withstood")
+def test_values_without_a_form_show_no_protected_value_and_are_one_dead_letter_each(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, secret text, n numeric)")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            postgres={"slot": unique},
+            format={"decimal_handling_mode": "precise"},
+            columns={"mask": {"public.t.secret": "***"}},
+            kafka={"dead_letters": ["values"]},
+        )
+    )
+    process.await_streaming()
+    # WHEN rows have values that the format cannot represent, beside a protected value, and change and go
+    database.execute(f"INSERT INTO t SELECT i, '{SECRET}' || i, 'NaN' FROM generate_series(1, 2000) i")
+    database.execute(
+        f"UPDATE t SET secret = '{SECRET}!', n = 'Infinity' WHERE id <= 1000; DELETE FROM t WHERE id > 1500"
+    )
+    database.execute(f"INSERT INTO t VALUES (5000, '{SECRET}', 1)")
+    await_passed(process, database, unique)
+    # THEN each row has one dead letter for each record, none shows the value, and the log stays short
+    with Reader(broker.bootstrap_servers, unique) as reader:
+        found = list(reader.read_all())
+    dead = [each for each in found if each.topic == f"{unique}.dead_letter"]
+    assert len([each for each in dead if each.value is not None]) == 2000 + 1000
+    assert len([each for each in found if each.topic == f"{unique}.public.t" and each.value]) == 1 + 500
+    everything = b"".join(
+        [b"".join([each.key or b"", each.value or b"", *dict(each.headers).values()]) for each in found]
+    )
+    assert SECRET.encode() not in everything
+    assert SECRET not in process.output()
+    assert len(process.output().splitlines()) < 100
+    assert process.stop() == 0
+
+
+@pytest.mark.attack(gains="records of one row under the key of another one", before="withstood")
+def test_bare_keys_of_any_text_stay_those_of_their_rows(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    keys = ["a", "a ", '"a"', '{"id":"a"}', "ab", "null", "", " ", "a\nb", "\u00e4", "a\u0308", "\\u0061"]
+    database.execute("CREATE TABLE t (id text PRIMARY KEY, n int)")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            postgres={"slot": unique},
+            format={"key": "text"},
+            key={"forms": {"public.t": {"bare": True}}},
+        )
+    )
+    process.await_streaming()
+    with database.connect() as connection:
+        for number, key in enumerate(keys):
+            connection.execute(f"INSERT INTO t VALUES ($k${key}$k$, {number})".encode())
+    await_passed(process, database, unique)
+    # THEN a reader that keeps the last value of each key has every row
+    with Reader(broker.bootstrap_servers, unique) as reader:
+        rows = [each for each in reader.read_all() if each.topic == f"{unique}.public.t"]
+    assert {each.key: json.loads(each.value or b"")["after"]["n"] for each in rows} == {
+        key.encode(): number for number, key in enumerate(keys)
+    }
+    assert process.stop() == 0

@@ -122,7 +122,18 @@ def test_two_tables_share_a_topic_through_kills_and_keep_their_keys_apart(
     )
     assert "public.orders_us" in tail.stdout, tail.stderr
     checked = run_cdcd("check", "--config", file, "--format", "json")
-    assert not [each for each in json.loads(checked.stdout)["findings"] if each["level"] == "error"]
+    findings = json.loads(checked.stdout)["findings"]
+    assert not [each for each in findings if each["level"] == "error" or each["code"] == "topics.unmatched"]
+    # AND check reports a pattern that matches no table.
+    shared = process.config["topics"]["shared"][topic]
+    shared["tables"] = [*shared["tables"], "public.orderz_*"]
+    process.write_config()
+    checked = run_cdcd("check", "--config", file, "--format", "json")
+    (said,) = [each for each in json.loads(checked.stdout)["findings"] if each["code"] == "topics.unmatched"]
+    assert (
+        said["found"]
+        == f"public.orderz_* matches no published table, so no record goes to {topic} because of it"
+    )
     assert process.stop() == 0
 
 

@@ -265,10 +265,20 @@ def registry_key_store(value: str, _key: str) -> Verdict:
     return lacks(_STORES)
 
 
+def unavailable_placeholder(value: str, key: str) -> Verdict:
+    if not value.strip():
+        return differs(
+            f"An empty placeholder looks like an empty text. cdcd writes that of {key}, __debezium_unavailable_value, "
+            "and the header cdcd.unchanged names the columns."
+        )
+    return to(key, value)
+
+
 RULES: Final[Mapping[str, Callable[[str, str], Verdict]]] = {
     rule.__name__: rule
     for rule in (
         pipeline_name,
+        unavailable_placeholder,
         count_for_topics,
         queue_bytes,
         endpoint_identification,

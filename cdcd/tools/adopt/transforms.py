@@ -37,7 +37,7 @@ from cdcd.tools.adopt.transforms_fields import (
     replace_in_values,
     translated,
 )
-from cdcd.tools.adopt.transforms_keys import EXTRACT_KEY, LOGICAL_ROUTERS, extract_from_keys
+from cdcd.tools.adopt.transforms_keys import EXTRACT_KEY, LOGICAL_ROUTERS, extract_from_keys, key_of_values
 from cdcd.tools.adopt.transforms_rows import drop, filter_rows, partition, route_rows
 from cdcd.tools.adopt.transforms_topics import OUTBOX, REGEX_ROUTER, ROUTED_BY, outbox, route
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, same
@@ -219,6 +219,7 @@ CLASSES: Final[Mapping[str, Callable[[Transform, Course], Verdict]]] = {
     REPLACE_VALUE: replace_in_values,
     REPLACE_KEY: replace_in_keys,
     EXTRACT_KEY: extract_from_keys,
+    f"{CONNECT}valuetokey": key_of_values,
     f"{CONNECT}cast$value": cast_values,
     EXTRACT_VALUE: extract_from_values,
     f"{CONNECT}insertfield$value": insert_in_values,

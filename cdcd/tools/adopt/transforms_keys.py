@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from cdcd.core.catalog.renaming import Router, compiled
@@ -56,6 +57,45 @@ def extract_from_keys(transform: Transform, course: Course) -> Verdict:
     return translated(f"{' and '.join(keys)}.", keys, [today(reach), _KEYS_OF_MIRRORS])
 
 
+def key_of_values(transform: Transform, course: Course) -> Verdict:
+    """ValueToKey: keys of columns by `key.columns`."""
+    reach = course.reach(transform, skips_tombstones=True)
+    if not reach.patterns:
+        return NOWHERE
+    fields = transform.texts("fields")
+    if course.flattening is None:
+        raise RefusedError(
+            f"Records are envelopes here, so the key would be made of {' and '.join(fields)} of the envelope. Write "
+            "the columns into key.columns, and accept this option."
+        )
+    renamed = [course.renamed.get(each) for each in fields]
+    columns = tuple(
+        [field if name is None else name.column or "" for field, name in zip(fields, renamed, strict=True)]
+    )
+    if not columns or not all(columns) or course.inserted.intersection(columns):
+        raise RefusedError(
+            f"The key would be made of {' and '.join(fields) or 'no field'}, which are not all columns of the table. "
+            "Write columns that identify the rows into key.columns, and accept this option."
+        )
+    course.refuse_missing(columns, reach)
+    course.claim("key.columns", reach.patterns, transform.alias)
+    if course.known is not None:
+        # A later transform finds the new keys.
+        meant = {table.qualified for table in reach.tables(course.known)}
+        course.known = tuple(
+            [
+                replace(table, key=frozenset(columns)) if table.qualified in meant else table
+                for table in course.known
+            ]
+        )
+    keys = {"key.columns": {pattern: list(columns) for pattern in reach.patterns}}
+    return translated("key.columns.", keys, [today(reach), _KEYS_OF_COLUMNS])
+
+
+_KEYS_OF_COLUMNS: Final = (
+    "The key has the columns in the order of the table. cdcd refuses a key of which PostgreSQL does not send the "
+    "former values: set REPLICA IDENTITY FULL for tables that `cdcd check` names."
+)
 _KEYS_OF_MIRRORS: Final = "cdcd mirror and cdcd verify leave these tables out."
 
 

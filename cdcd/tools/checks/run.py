@@ -6,7 +6,7 @@ specific than the code for findings. The other side is still checked.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
@@ -24,6 +24,7 @@ from cdcd.adapters.kafka.shared_id import SUFFIX, shared_hint
 from cdcd.adapters.postgres.inspection import ServerFacts
 from cdcd.adapters.postgres.publication import OPERATIONS
 from cdcd.config.loading import Config
+from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.errors import (
     CdcdError,
     ConfigError,
@@ -354,13 +355,30 @@ def _ask_about_topics(config: Config, source: ServerFacts, outcome: RehearsalOut
         for table in sorted(source.tables, key=lambda each: not each.has_key)
         for topic in topic_names.all_of(table.schema, table.name)
     }
+    unmatched = list(_shared_by_no_table(config, source))
     if not tables and not made:
-        return []
+        return unmatched
     wanted = replace(kafka_wanted(config), topics=[*tables, *made], tables=tables)
     facts = kafka.read_facts(_admin(config), wanted)
     found = kafka.examine(facts, wanted, (*kafka.TOPICS, check_existing))
     return [
+        *unmatched,
         *found,
         *check_claims(_admin(config), config, [*tables, *made]),
         *check_root_topics(source, topic_names, facts.names),
     ]
+
+
+def _shared_by_no_table(config: Config, source: ServerFacts) -> Iterator[Finding]:
+    """Report patterns of `topics.shared` that match no published table."""
+    for topic, shared in config.topics.shared.items():
+        for text in shared.tables:
+            pattern = parse_pattern(text, "topics.shared")
+            if not any(pattern.matches(table.schema, table.name) for table in source.tables):
+                yield Finding(
+                    "warning",
+                    "topics.unmatched",
+                    "topics.shared",
+                    f"{text} matches no published table, so no record goes to {topic} because of it",
+                    "Correct the pattern, or remove it: <schema>.<table> as PostgreSQL spells them.",
+                )

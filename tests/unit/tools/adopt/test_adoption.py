@@ -475,3 +475,12 @@ def test_lists_of_tables_are_translated_without_the_database(
     found = adoption(**lists)
     assert (found.config.postgres.tables, found.config.tables.exclude or ()) == (tables, excluded)
     assert found.blocking == []
+
+
+def test_an_empty_placeholder_is_cdcds_own_and_ends_nothing() -> None:
+    options = {**MINIMAL, "unavailable.value.placeholder": ""}
+    found = adopt(options, {"kafka.bootstrap_servers": "kafka:9092"}, "f", look=None)
+    (said,) = [each for each in found.findings if each.name == "unavailable.value.placeholder"]
+    assert (said.verdict.kind, "looks like an empty text" in said.verdict.why) == (Kind.DIFFERENT, True)
+    config = parse_config(settings.as_text(found.settings, ()), {"DATABASE_PASSWORD": "p"})
+    assert config.format.placeholder == "__debezium_unavailable_value"

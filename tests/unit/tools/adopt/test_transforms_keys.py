@@ -95,3 +95,33 @@ def test_two_transforms_that_flatten_all_tables_together_are_one_setting() -> No
 @pytest.mark.parametrize("transforms", [({**AFTER, "field": "email"},), ({"type": UNWRAP}, AFTER)])
 def test_one_field_of_a_row_stands_in_the_way(transforms: tuple[dict[str, str], ...]) -> None:
     assert list(verdicts(connector(*transforms), KNOWN).values())[-1].kind is Kind.IMPOSSIBLE
+
+
+VALUES = {"type": f"{CONNECT}ValueToKey", "fields": "email"}
+
+
+def test_a_key_of_values_is_a_key_of_columns_and_a_later_transform_makes_it_bare() -> None:
+    customers = topic_predicate(r"inventory\.public\.customers")
+    keyed = {**VALUES, "predicate": "p"}
+    bare = {"type": f"{CONNECT}ExtractField$Key", "field": "email", "predicate": "p"}
+    options = connector({"type": UNWRAP}, keyed, bare, **customers)
+    found = config(options, KNOWN)
+    assert dict(found.key.columns) == {"public.customers": ("email",)}
+    assert found.key.forms["public.customers"].bare
+    assert "REPLICA IDENTITY FULL" in verdicts(options, KNOWN)["b"].why
+
+
+@pytest.mark.parametrize(
+    ("transforms", "says"),
+    [
+        ((VALUES,), "Records are envelopes here"),
+        (({"type": UNWRAP}, {**VALUES, "fields": ""}), "no field"),
+        (({"type": UNWRAP}, {**VALUES, "fields": "unknown"}), "has no column unknown"),
+        (({"type": UNWRAP, "add.fields": "op"}, {**VALUES, "fields": "__op"}), "__op"),
+    ],
+)
+def test_a_key_of_other_fields_than_columns_is_impossible(
+    transforms: tuple[dict[str, str], ...], says: str
+) -> None:
+    found = list(verdicts(connector(*transforms), KNOWN).values())[-1]
+    assert (found.kind, says in found.why) == (Kind.IMPOSSIBLE, True), found.why
