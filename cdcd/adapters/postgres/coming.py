@@ -44,6 +44,8 @@ class MappedMemory:
             self._descriptor = os.open("/proc/self/statm", os.O_RDONLY)
         self._known_bytes = 0
         self._known_until = 0.0
+        self._digits = b"?"
+        """The number of pages and the blank after it, as the file had them at the last measurement."""
 
     def begin(self, now: float) -> None:
         """Start to measure growth at `now` (`time.monotonic`), or keep a measurement younger than `_KNOWN_S`."""
@@ -51,11 +53,18 @@ class MappedMemory:
             self.growth_bytes()
 
     def growth_bytes(self) -> int:
-        """Return the number of bytes by which the address space has grown since the last call."""
+        """Return the number of bytes by which the address space has grown since the last call.
+
+        Most calls find the digits of the last one, which takes two thirds of the time of a measurement.
+        """
+        self._known_until = time.monotonic() + _KNOWN_S
+        digits = self._digits
+        if self._descriptor >= 0 and os.pread(self._descriptor, len(digits), 0) == digits:
+            return 0
         mapped = self.mapped_bytes()
+        self._digits = b"%d " % (mapped // _PAGE_BYTES)
         growth = mapped - self._known_bytes
         self._known_bytes = mapped
-        self._known_until = time.monotonic() + _KNOWN_S
         return growth
 
     def mapped_bytes(self) -> int:

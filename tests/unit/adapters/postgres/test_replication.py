@@ -50,6 +50,18 @@ def test_memory_is_counted_when_it_is_mapped_and_not_when_it_is_used():
     assert memory.mapped_bytes() == 0
 
 
+def test_each_growth_counts_once_and_a_smaller_address_space_is_no_growth():
+    memory = MappedMemory()
+    memory.growth_bytes()
+    with mmap.mmap(-1, 64 << 20):
+        first, second = memory.growth_bytes(), memory.growth_bytes()
+    shrunk = memory.growth_bytes()
+    memory.close()
+    assert first >= 64 << 20
+    assert second < 16 << 20
+    assert shrunk < 0
+
+
 @pytest.mark.parametrize(("now", "counts"), [(0.0, True), (math.inf, False)])
 def test_growth_counts_from_the_last_look_until_that_is_too_old(now: float, counts: bool):
     memory = MappedMemory()
