@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
-from cdcd.cli.options import Group, config_option
+from cdcd.cli.options import CommandGroup, config_option
 from cdcd.cli.output import say
 from cdcd.core.pasted import cdcd
 
 
-@click.group("handover", cls=Group)
+@click.group("handover", cls=CommandGroup)
 def command() -> None:
     """Move a pipeline to another PostgreSQL server.
 

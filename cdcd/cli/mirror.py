@@ -28,7 +28,7 @@ from cdcd.cli.mirror_parts import (
     target_of,
 )
 from cdcd.cli.mirror_rules import check_modes, check_sources
-from cdcd.cli.options import Group, mirror_option
+from cdcd.cli.options import CommandGroup, mirror_option
 from cdcd.cli.output import say as show
 from cdcd.core.errors import CdcdError
 from cdcd.core.facts.process import Failed
@@ -44,7 +44,7 @@ _PIPE_COLUMNS: Final = 160
 """Width of lines where no terminal says how wide it is."""
 
 
-@click.group("mirror", invoke_without_command=True, cls=Group)
+@click.group("mirror", invoke_without_command=True, cls=CommandGroup)
 @mirror_option()
 @click.option("--once", is_flag=True, help="Apply the records that exist now, and exit.")
 @click.option(

@@ -9,7 +9,7 @@ import click
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group of commands. Its help shows the first sentence of each command, which click would cut to one line."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

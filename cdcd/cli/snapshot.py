@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cdcd.cli.options import Group, config_option
+from cdcd.cli.options import CommandGroup, config_option
 from cdcd.cli.output import say
 from cdcd.core.pasted import cdcd
 from cdcd.core.visible import visible
@@ -29,7 +29,7 @@ _NAMED_MAX: Final = 5
 """Tables that are named when they are asked for."""
 
 
-@click.group("snapshot", cls=Group)
+@click.group("snapshot", cls=CommandGroup)
 def command() -> None:
     """Ask a running daemon to read tables, and show the progress.
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from cdcd.cli.options import Group, config_option, table_form_options, url_option
+from cdcd.cli.options import CommandGroup, config_option, table_form_options, url_option
 from cdcd.cli.output import say
 from cdcd.core.pasted import cdcd
 from cdcd.core.snapshot.signals import RESUME_TABLES, STOP_TABLES
 
 
-@click.group("tables", cls=Group, invoke_without_command=True)
+@click.group("tables", cls=CommandGroup, invoke_without_command=True)
 @config_option(required=False)
 @table_form_options()
 @url_option()

@@ -86,7 +86,7 @@ def parse_expression(text: str) -> CelExpression:
         # lark declares the place as None, and sets it.
         at = len(text) if is_end else cast("int", error.pos_in_stream)
         raise ExpressionSyntaxError(_explain(error), at) from None
-    return _Reading().read(tree, 1)
+    return _TreeReading().read(tree, 1)
 
 
 @cache
@@ -112,7 +112,7 @@ def _explain(error: UnexpectedInput) -> str:
     return "it is not an expression"
 
 
-class _Reading:
+class _TreeReading:
     """From lark's tree to an expression. ValueError: cdcd does not have a part of it."""
 
     def read(self, node: Any, depth: int) -> CelExpression:

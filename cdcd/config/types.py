@@ -80,7 +80,7 @@ class Section(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TextForm:
     """Text of a form: `pattern` decides and is in the schema, `meaning` is the error that a person reads."""
 
     pattern: str
@@ -102,7 +102,7 @@ class Form:
 
 Name = Annotated[
     str,
-    Form(
+    TextForm(
         rf"[a-z0-9][a-z0-9_]{{0,{NAME_LENGTH_MAX - 1}}}",
         f"may hold only lower-case letters, digits and underscores, must not start with an underscore, and "
         f"has at most {NAME_LENGTH_MAX} characters, because a replication slot is named after it",
@@ -110,16 +110,16 @@ Name = Annotated[
 ]
 SlotName = Annotated[
     str,
-    Form(
+    TextForm(
         r"[a-z0-9_]{1,63}",
         "may hold only lower-case letters, digits and underscores, and at most 63 of them, as PostgreSQL "
         "demands of slots",
     ),
 ]
-PublicationName = Annotated[str, Form(r"[^\x00-\x1f]{1,63}", "must be 1 to 63 characters")]
+PublicationName = Annotated[str, TextForm(r"[^\x00-\x1f]{1,63}", "must be 1 to 63 characters")]
 TopicName = Annotated[
     str,
-    Form(
+    TextForm(
         r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}",
         "may hold only ASCII letters, digits, '.', '_' and '-', and at most 249 of them, as Kafka demands "
         "of topics",
@@ -128,7 +128,7 @@ TopicName = Annotated[
 
 TopicKey = Annotated[
     str,
-    Form(
+    TextForm(
         r"[A-Za-z0-9._-]{1,249}",
         "may hold only ASCII letters, digits, '.', '_' and '-', and at most 249 of them, as Kafka demands of topics",
     ),
@@ -137,7 +137,7 @@ TopicKey = Annotated[
 
 FieldName = Annotated[
     str,
-    Form(
+    TextForm(
         r"[A-Za-z_][A-Za-z0-9_]{0,248}",
         "may hold only ASCII letters, digits and '_', and must not begin with a digit, as Avro demands of fields",
     ),
@@ -152,7 +152,7 @@ def _check_template(template: str) -> str:
 TopicTemplate = Annotated[str, AfterValidator(_check_template)]
 """How topics of tables are called, as `routing.py` has it."""
 TransactionalId = Annotated[
-    str, Form(r"[!-~]{1,200}", "must be 1 to 200 printable ASCII characters without blanks")
+    str, TextForm(r"[!-~]{1,200}", "must be 1 to 200 printable ASCII characters without blanks")
 ]
 
 
@@ -176,7 +176,7 @@ ColumnPatternText = Annotated[str, AfterValidator(_check_column_pattern)]
 ColumnPatternTexts = Annotated[tuple[ColumnPatternText, ...], Field(strict=False)]
 TablePattern = Annotated[
     str,
-    Form(
+    TextForm(
         r"[^\x00]*[^\x00.]\.[^\x00.][^\x00]*",
         "must be <schema>.<table>, where * stands for any characters, such as public.*",
     ),
@@ -199,15 +199,16 @@ def _check_servers(value: object) -> object:
 
 Servers = Annotated[
     str,
-    Form(
+    TextForm(
         r"[^\s,]+:[0-9]{1,5}(\s*,\s*[^\s,]+:[0-9]{1,5})*",
         "must be host:port, or several of them separated by commas",
     ),
     BeforeValidator(_check_servers),
 ]
-Text = Annotated[str, Form(r"[^\x00]+", "must not be empty")]
+Text = Annotated[str, TextForm(r"[^\x00]+", "must not be empty")]
 HostPattern = Annotated[
-    str, Form(r"[A-Za-z0-9*._-]{1,253}", "must be the name of a host, in which * stands for any characters")
+    str,
+    TextForm(r"[A-Za-z0-9*._-]{1,253}", "must be the name of a host, in which * stands for any characters"),
 ]
 FilePath = Annotated[Path, Field(strict=False)]
 
@@ -367,7 +368,7 @@ def _none(value: object) -> object:
 TopicOrNone = Annotated[
     str,
     BeforeValidator(_none),
-    Form(
+    TextForm(
         r"(?!\.{1,2}$)[A-Za-z0-9._-]{0,249}",
         "may hold only ASCII letters, digits, '.', '_' and '-', and at most 249 of them, as Kafka demands "
         "of topics; or be false",

@@ -28,7 +28,7 @@ from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.engine.actions import (
     Action,
     Ask,
-    Begin,
+    BeginStream,
     Describe,
     End,
     EnsureSchemas,
@@ -50,7 +50,7 @@ from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.daemon import process
 from cdcd.daemon.durable_log import LoggedStream
 from cdcd.daemon.session_calls import CatalogCalls, OpenSession, TopicCalls
-from cdcd.telemetry.state import Aside, Telemetry
+from cdcd.telemetry.state import AsideStatus, Telemetry
 
 if TYPE_CHECKING:
     from cdcd.adapters.recording.tap import Tap
@@ -338,7 +338,7 @@ class Pipeline:
         async with self._engine_free:
             self._verbs.heartbeat_query_ended(time.monotonic())
 
-    async def _begin_stream(self, _action: Begin) -> None:
+    async def _begin_stream(self, _action: BeginStream) -> None:
         self._snapshots.close_export()
         await self._begin()
         async with self._engine_free:
@@ -424,7 +424,7 @@ class Pipeline:
         if aside or telemetry.aside:
             telemetry.aside = tuple(
                 [
-                    Aside(
+                    AsideStatus(
                         each.name or f"oid {oid}",
                         each.fault,
                         each.since_lsn,
@@ -477,7 +477,7 @@ _CARRIED_OUT: Final[dict[type[Any], Callable[[Pipeline, Any], Awaitable[None]]]]
     EnsureTopics: Pipeline._ensure_topics,
     EnsureSchemas: Pipeline._ensure_schemas,
     RunHeartbeatQuery: Pipeline._run_heartbeat_query,
-    Begin: Pipeline._begin_stream,
+    BeginStream: Pipeline._begin_stream,
     Ask: Pipeline._ask,
 }
 """Methods for the actions that take time."""

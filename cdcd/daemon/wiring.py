@@ -87,10 +87,10 @@ def record_session(around: RecordedWiring, engine: Engine, start: SessionStart, 
     if record.directory is None:
         return None
     from cdcd.adapters.recording.tap import Tap  # noqa: PLC0415  only a daemon that records needs it
-    from cdcd.adapters.recording.writer import Limits, RecordingWriter  # noqa: PLC0415  likewise
+    from cdcd.adapters.recording.writer import RecordingLimits, RecordingWriter  # noqa: PLC0415  likewise
 
     directory = str(record.directory)
-    limits = Limits(record.bytes_max, record.age_s_max, record.segment_bytes)
+    limits = RecordingLimits(record.bytes_max, record.age_s_max, record.segment_bytes)
     before = telemetry.recorded_bytes
 
     def wrote(size: int) -> None:

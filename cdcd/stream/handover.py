@@ -40,7 +40,7 @@ from cdcd.core.transactions.steps import (
     RolledBack,
     Step,
     TransactionalMessage,
-    Turn,
+    TurnEnd,
 )
 from cdcd.stream.decoding import Decoder
 
@@ -204,7 +204,7 @@ class Handover(Generic[E]):
                     ticket = self._ledger.open()
                     self._ledger.seal(ticket, step.wal_end)
                     self._ledger.ack(ticket)
-            case Turn():
+            case TurnEnd():
                 return Advance.TURN
             case CommitWithoutPrepare():
                 return step

@@ -28,9 +28,9 @@ from cdcd.telemetry.actions import Ask, action_routes
 from cdcd.telemetry.html_page import html_page, runbook_page
 from cdcd.telemetry.html_style import HEADERS
 from cdcd.telemetry.http import (
+    AnswerCache,
     HttpRequest,
     HttpRoute,
-    Kept,
     Reply,
     Routes,
     Tls,
@@ -39,7 +39,7 @@ from cdcd.telemetry.http import (
     serve,
 )
 from cdcd.telemetry.look_ups import HTML, PageLookUps, Tools
-from cdcd.telemetry.state import NAMES, ActiveElsewhere, Aside, Health, Telemetry, liveness, readiness
+from cdcd.telemetry.state import NAMES, ActiveElsewhere, AsideStatus, Health, Telemetry, liveness, readiness
 from cdcd.telemetry.terminal_text import seconds, size
 from cdcd.telemetry.throughput import Rates
 
@@ -241,7 +241,7 @@ def _snapshot(progress: Progress) -> dict[str, Any]:
     }
 
 
-def _aside(each: Aside) -> dict[str, Any]:
+def _aside(each: AsideStatus) -> dict[str, Any]:
     return {
         "table": each.table,
         "fault": each.fault,
@@ -255,7 +255,10 @@ def _aside(each: Aside) -> dict[str, Any]:
 
 
 def _named_tables(
-    events: Mapping[tuple[str, str], int], rates: Rates, progress: Progress | None, aside: Sequence[Aside]
+    events: Mapping[tuple[str, str], int],
+    rates: Rates,
+    progress: Progress | None,
+    aside: Sequence[AsideStatus],
 ) -> list[dict[str, Any]]:
     """Return the tables with rows since the process started: first the busiest now, then those with most rows."""
     found: dict[str, dict[str, Any]] = {}
@@ -366,9 +369,9 @@ def daemon_routes(
 
     configuration = _Configuration()
     look_ups = None if tools is None else PageLookUps(current, telemetry, tools)
-    statuses: Kept[int, dict[str, Any]] = Kept(SHARE_MAX, FRESH_S)
-    pages: Kept[int, Reply] = Kept(SHARE_MAX, FRESH_S)
-    objects: Kept[int, Reply] = Kept(SHARE_MAX, FRESH_S)
+    statuses: AnswerCache[int, dict[str, Any]] = AnswerCache(SHARE_MAX, FRESH_S)
+    pages: AnswerCache[int, Reply] = AnswerCache(SHARE_MAX, FRESH_S)
+    objects: AnswerCache[int, Reply] = AnswerCache(SHARE_MAX, FRESH_S)
 
     def status(tables_max: int) -> dict[str, Any]:
         return statuses(

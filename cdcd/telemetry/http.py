@@ -294,7 +294,7 @@ Kind = TypeVar("Kind", bound=Hashable)
 Answer = TypeVar("Answer")
 
 
-class Kept(Generic[Kind, Answer]):
+class AnswerCache(Generic[Kind, Answer]):
     """A cache; call it with a kind and a function that makes the answer. An old answer is made again.
 
     Args:
@@ -338,7 +338,7 @@ def metrics_and_probes(
         refuse: refuses requests for the metrics; None: all may read them.
     """
     metrics_of = cache(registry)
-    scrapes: Kept[str, Reply] = Kept(SHARE_MAX)
+    scrapes: AnswerCache[str, Reply] = AnswerCache(SHARE_MAX)
 
     def metrics(asked: HttpRequest) -> Reply:
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  the first scrape waits, not the start

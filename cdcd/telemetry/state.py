@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from cdcd.core.engine.context import Traced
-from cdcd.core.engine.reachability import Reachability, Waiting
+from cdcd.core.engine.reachability import Reachability, Undelivered
 from cdcd.core.engine.wal_forecast import WalForecast
 from cdcd.core.facts import Fact, Observer, Side
 from cdcd.core.facts.operation import CheckpointRecordsIgnored, StreamProgressed
@@ -113,7 +113,7 @@ class ActiveElsewhere:
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class AsideStatus:
     """A table that is set aside.
 
     Attributes:
@@ -227,7 +227,7 @@ class Telemetry:
         self.reading = False
         """True while the initial snapshot is read and changes wait for its end."""
 
-        self.aside: tuple[Aside, ...] = ()
+        self.aside: tuple[AsideStatus, ...] = ()
         """The tables that are set aside."""
         self.events: dict[tuple[str, str], int] = {}
         self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)
@@ -281,8 +281,8 @@ class Telemetry:
         self.aside = ()
         self.spool_memory_bytes = self.spool_disk_bytes = self.queue_bytes = self.queue_records = 0
 
-    def _waiting(self) -> Waiting:
-        return Waiting(self.queue_records, self.queue_bytes, self.flushed_lsn, self.retained_wal_bytes)
+    def _waiting(self) -> Undelivered:
+        return Undelivered(self.queue_records, self.queue_bytes, self.flushed_lsn, self.retained_wal_bytes)
 
     def look(self, now: float, unix_now: float) -> None:
         """Update the history of the last hour and the last day, which the page shows. Call this about once a second.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from cdcd.adapters.recording.tap import Tap
-from cdcd.adapters.recording.writer import Limits, RecordingWriter
+from cdcd.adapters.recording.writer import RecordingLimits, RecordingWriter
 from cdcd.build import is_compiled
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
@@ -41,7 +41,7 @@ PAIRS: Final = 7
 RECEIVED: Final = 1000
 """Frames that are received at a time: about 256 kB, as in the daemon."""
 
-LIMITS: Final = Limits(bytes_max=4 << 30, age_s_max=None, segment_bytes=64 << 20)
+LIMITS: Final = RecordingLimits(bytes_max=4 << 30, age_s_max=None, segment_bytes=64 << 20)
 START: Final = SessionStart(
     settings=EngineSettings(
         "bench", BatchSettings(1 << 20, 10_000, 64 << 20, 1 << 30), 10.0, SnapshotSettings(mode="never")

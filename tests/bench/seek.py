@@ -25,7 +25,7 @@ from typing import Final
 from cdcd.adapters.recording.replay import Replay
 from cdcd.adapters.recording.segments import RecordedPlace, open_segment, read_events
 from cdcd.adapters.recording.tap import Tap
-from cdcd.adapters.recording.writer import Limits, RecordingWriter
+from cdcd.adapters.recording.writer import RecordingLimits, RecordingWriter
 from cdcd.build import is_compiled
 from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.building import build_engine
@@ -92,7 +92,7 @@ def transactions(dice: random.Random) -> Iterator[tuple[Transaction, list[bytes]
 
 def record(folder: Path, spool: str, size: int, dice: random.Random) -> list[Transaction]:
     """A recording of so many bytes, and its transactions."""
-    limits = Limits(bytes_max=2 * size + (1 << 30), age_s_max=None, segment_bytes=SEGMENT_BYTES)
+    limits = RecordingLimits(bytes_max=2 * size + (1 << 30), age_s_max=None, segment_bytes=SEGMENT_BYTES)
     engine = build_engine(START, Spool(spool, START.spool_bytes), Ledger(1), lambda _: None, 0.0)
     writer = RecordingWriter(folder, limits)
     tap = Tap(engine, START, 1, writer, later=NoTimer, wrote=lambda _: None, failed=sys.exit)

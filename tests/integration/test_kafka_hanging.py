@@ -20,7 +20,7 @@ from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.checkpoint import CheckpointTopic, peek_at_start
 from cdcd.adapters.kafka.client import Properties
 from cdcd.adapters.kafka.errors import Partition
-from cdcd.adapters.kafka.outage import HANGS_S, Ends, HangingTransactions, Settling
+from cdcd.adapters.kafka.outage import HANGS_S, EndOffsets, HangingTransactions, Settling
 from cdcd.adapters.kafka.sink_failures import OPEN_HINT
 from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
@@ -82,7 +82,7 @@ class TwoBrokers:
             f"the leader of {topic} is not {leader}",
         )
 
-    def ends(self, topic: str) -> dict[Partition, Ends]:
+    def ends(self, topic: str) -> dict[Partition, EndOffsets]:
         """What `Admin.ends` tells, once it knows the leader."""
         return until(lambda: self.admin.ends([topic]) or None, f"nobody tells where {topic} ends")
 
@@ -129,7 +129,7 @@ def test_a_transaction_that_ends_without_a_leader_hangs_until_the_next_one_in_th
     # GIVEN a transaction whose partition has no leader when it ends
     brokers.commit_without_leader(producer, topic, b"first")
     # THEN readers do not see its record, though Kafka has acknowledged it
-    assert brokers.ends(topic) == {(topic, 0): Ends(0, 1)}
+    assert brokers.ends(topic) == {(topic, 0): EndOffsets(0, 1)}
     # AND the transaction is found once readers have made no progress for `HANGS_S`
     transactions, now = HangingTransactions(), time.monotonic()
     transactions.failed({topic})
@@ -159,7 +159,7 @@ class Leaderless(Settling):
     def wait_s(self, asked_at: float, now: float) -> float:
         if self.is_expected and not self.has_waited:
             self.has_waited = True
-            assert self._brokers.ends(self._topic)[self._topic, 0] == Ends(0, 1), "all is acknowledged"
+            assert self._brokers.ends(self._topic)[self._topic, 0] == EndOffsets(0, 1), "all is acknowledged"
             self._brokers.freeze(self._topic)
             self._brokers.wake(self._topic)
         return 0.0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from cdcd.adapters.postgres.connection import parse_dsn
-from cdcd.adapters.postgres.lock import AdvisoryLock, LockHeld, LockLost
+from cdcd.adapters.postgres.lock import AdvisoryLock, LockHeld, LostLock
 from cdcd.core.errors import TransientError
 from deploy.local import PostgresServer
 from tests.integration.conftest import Database
@@ -82,7 +82,7 @@ def test_the_same_slot_name_in_another_database_is_another_lock(
 
 @pytest.mark.postgres(only=[13, 18])
 def test_the_watch_goes_on_through_round_trips_and_can_be_cancelled(database: Database, unique: str):
-    async def run() -> LockLost:
+    async def run() -> LostLock:
         lock = await opened(database.dsn(), unique)
         try:
             await lock.acquire()
@@ -152,7 +152,7 @@ def test_the_end_of_the_session_is_told_with_the_servers_last_word(
 ):
     server = private_postgres(version)
 
-    async def run() -> LockLost:
+    async def run() -> LostLock:
         lock = await opened(server.dsn(), "s")
         try:
             await lock.acquire()

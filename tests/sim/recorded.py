@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from cdcd.adapters.recording.tap import Tap
-from cdcd.adapters.recording.writer import Limits, RecordingWriter
+from cdcd.adapters.recording.writer import RecordingLimits, RecordingWriter
 from cdcd.core.engine.actions import Ship, Wait
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.session_start import SessionStart
 from cdcd.core.records.encoder import Record
 from tests.sim import session as sessions
 
-LIMITS: Final = Limits(bytes_max=1 << 30, age_s_max=None, segment_bytes=6_000)
+LIMITS: Final = RecordingLimits(bytes_max=1 << 30, age_s_max=None, segment_bytes=6_000)
 """Small segments, so that most recordings have several."""
 
 VERBS: Final = frozenset(

@@ -23,7 +23,7 @@ from cdcd.core.engine import startup_requests as startup
 from cdcd.core.engine.actions import (
     Action,
     Ask,
-    Begin,
+    BeginStream,
     Describe,
     End,
     EnsureTopics,
@@ -872,7 +872,7 @@ class Session:
             self.around.oracle.heartbeats.queries += 1
         self.engine.heartbeat_query_ended(self.around.now)
 
-    def _start_stream(self, action: Begin) -> None:
+    def _start_stream(self, action: BeginStream) -> None:
         self._begin()
 
     def _end(self, action: End) -> None:
@@ -955,7 +955,7 @@ ACTIONS: Final[dict[type[Action], Callable[[Session, Any], None]]] = {
     Describe: Session._describe,
     EnsureTopics: Session._ensure_topics,
     RunHeartbeatQuery: Session._run_query,
-    Begin: Session._start_stream,
+    BeginStream: Session._start_stream,
     Ask: Session._ask,
     Turn: Session._turn,
     End: Session._end,

@@ -35,7 +35,7 @@ from cdcd.adapters.kafka.errors import (
     property_error,
     silent_leader,
 )
-from cdcd.adapters.kafka.outage import Ends
+from cdcd.adapters.kafka.outage import EndOffsets
 from cdcd.core.errors import CdcdError, FatalError, SinkError
 
 _SLICE_S: Final = 0.05
@@ -208,7 +208,7 @@ class Admin:
                     found[name, each.id] = -1 if each.leader is None else each.leader.id
         return found
 
-    def ends(self, topics: Sequence[str]) -> dict[Partition, Ends]:
+    def ends(self, topics: Sequence[str]) -> dict[Partition, EndOffsets]:
         """Return the end offsets of these topics' partitions, for all readers and for `read_committed` readers.
 
         Partitions without an answer are left out.
@@ -217,7 +217,7 @@ class Admin:
         # The ends are read first, so that a transaction that begins and ends between the two requests looks complete.
         ends = self._latest(partitions, IsolationLevel.READ_UNCOMMITTED)
         stable = self._latest(partitions, IsolationLevel.READ_COMMITTED)
-        return {place: Ends(stable[place], end) for place, end in ends.items() if place in stable}
+        return {place: EndOffsets(stable[place], end) for place, end in ends.items() if place in stable}
 
     def _latest(self, partitions: list[TopicPartition], isolation: IsolationLevel) -> dict[Partition, int]:
         if not partitions:

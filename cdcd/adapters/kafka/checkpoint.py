@@ -109,7 +109,7 @@ def read_checkpoint(
         anything.close()
     consumer = make_consumer(consumer_properties(topic.client, topic.group))
     try:
-        reading = _Reading(consumer, topic, stopping, told, on_ignored)
+        reading = _BackwardsReading(consumer, topic, stopping, told, on_ignored)
         return reading.search(low, high, high)
     finally:
         consumer.close()
@@ -203,13 +203,13 @@ def _peek(
             raise
         if low == high:
             return None
-        reading = _Reading(reader, topic, stopping, told, on_ignored)
+        reading = _BackwardsReading(reader, topic, stopping, told, on_ignored)
         return reading.search(low, high, high if newest else low)
     finally:
         reader.close()
 
 
-class _Reading:
+class _BackwardsReading:
     """A read of the partition, backwards from its end."""
 
     def __init__(

@@ -138,7 +138,7 @@ def is_acknowledged(
     return visible is not None and visible.position.end_lsn < told <= hidden.position.end_lsn
 
 
-class Ends(NamedTuple):
+class EndOffsets(NamedTuple):
     """End offsets of a partition: for `read_committed` readers, and of all records."""
 
     stable: int
@@ -175,7 +175,9 @@ class HangingTransactions:
             self._topics.clear()
         return frozenset(self._topics)
 
-    def looked(self, ends: Mapping[Partition, Ends], written: Collection[str], now: float) -> list[Partition]:
+    def looked(
+        self, ends: Mapping[Partition, EndOffsets], written: Collection[str], now: float
+    ) -> list[Partition]:
         """Register the ends of partitions, as far as Kafka returned them.
 
         Returns the partitions in which a hanging transaction was found now.

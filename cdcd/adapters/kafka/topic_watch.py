@@ -23,7 +23,7 @@ LOOK_UP_S: Final = 1.0
 _SLICE_S: Final = 0.05
 
 
-class Asked(Protocol):
+class AdminCalls(Protocol):
     """The methods of `Admin` that are used."""
 
     where: str
@@ -39,7 +39,7 @@ class Asked(Protocol):
 class Leaders:
     """The leaders of partitions according to the last answer."""
 
-    def __init__(self, admin: Asked) -> None:
+    def __init__(self, admin: AdminCalls) -> None:
         self._admin = admin
         self._known: dict[Partition, int] = {}
 

@@ -12,7 +12,7 @@ from cdcd.adapters.postgres.server_names import NEVER_CONVERTED, Characters
 from cdcd.adapters.postgres.session import Session
 from cdcd.core.catalog.server_text import UNCONVERTED, UNDECODABLE
 from cdcd.core.protocol.frames import XLOG_HEADER
-from cdcd.core.protocol.texts import STREAM_START, STREAM_STOP, Kind, Text, texts_of, with_texts
+from cdcd.core.protocol.texts import STREAM_START, STREAM_STOP, TextKind, TextRange, texts_of, with_texts
 
 
 class Conversion:
@@ -84,7 +84,7 @@ class Conversion:
     async def frames(self, frames: list[bytes]) -> list[bytes]:
         """Return the frames with their texts in UTF-8. `ServerTexts.named` writes a name that cannot be decoded."""
         in_stream = self._in_stream
-        found: list[list[Text]] = []
+        found: list[list[TextRange]] = []
         for frame in frames:
             found.append(texts_of(frame, in_stream))
             tag = frame[XLOG_HEADER] if len(frame) > XLOG_HEADER else 0
@@ -100,13 +100,13 @@ class Conversion:
         self._in_stream = in_stream
         return written
 
-    def _convert(self, text: bytes, kind: Kind) -> bytes:
+    def _convert(self, text: bytes, kind: TextKind) -> bytes:
         decoded = self._texts.decoded(text)
         if decoded is not None:
             return decoded
-        if kind is Kind.VALUE:
+        if kind is TextKind.VALUE:
             return UNDECODABLE
-        if kind is Kind.NAME:
+        if kind is TextKind.NAME:
             return self._texts.named(text).encode()
         return text.decode("ascii", "backslashreplace").encode()
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Self, TypeVar
 
 from cdcd.adapters.postgres.connection import Dsn
 from cdcd.adapters.postgres.lease import BEATS
-from cdcd.adapters.postgres.lock import LEASE_S, AdvisoryLock, LockHeld, LockLost
+from cdcd.adapters.postgres.lock import LEASE_S, AdvisoryLock, LockHeld, LostLock
 from cdcd.core.errors import TransientError
 
 STANDSTILL_S: Final = 30.0
@@ -133,7 +133,7 @@ class KeptLock:
         """See `AdvisoryLock.verify`."""
         await self._thread.run(self._lock.verify(timeout_s))
 
-    async def wait_lost(self) -> LockLost:
+    async def wait_lost(self) -> LostLock:
         """See `AdvisoryLock.wait_lost`."""
         return await self._thread.run(self._lock.wait_lost())
 

@@ -87,7 +87,7 @@ SELECT l.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''
 
 
 @dataclass(frozen=True, slots=True)
-class LockLost:
+class LostLock:
     """The lock's connection has ended."""
 
     sqlstate: str
@@ -146,7 +146,7 @@ class AdvisoryLock:
         self._session = session
         self._key = lock_key(slot)
         self._what = f"the advisory lock of slot {slot}"
-        self._lost: LockLost | None = None
+        self._lost: LostLock | None = None
         self._lapsed = False
         self._turn = asyncio.Lock()
         self._last_words = Answer("", "")
@@ -302,7 +302,7 @@ class AdvisoryLock:
             raise TransientError(f"{self._what} is not held by this session any more")
         self._proved_at = sent_at
 
-    async def wait_lost(self) -> LockLost:
+    async def wait_lost(self) -> LostLock:
         """Wait until the connection has ended, and return how it ended; return at once if it has ended already.
 
         Cancel-safe.
@@ -339,7 +339,7 @@ class AdvisoryLock:
             self._lapsed = lapsed or self.lapsed
             words = self._last_words
             message = words.message or " ".join(failure.split())
-            self._lost = LockLost(words.sqlstate, words.sqlstate in _SHUTDOWN, message)
+            self._lost = LostLock(words.sqlstate, words.sqlstate in _SHUTDOWN, message)
         self._session.wake()
 
     def _on_notice(self, answer: Answer, severity: bytes) -> None:

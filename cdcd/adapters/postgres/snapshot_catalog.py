@@ -90,7 +90,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LookedUp:
     """Published tables, and the visibility of a snapshot from before the tables were read.
 
     Attributes:
@@ -106,7 +106,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Writers:
+class OpenWriters:
     """The open transactions that write to tables, as `<virtual transaction> <pid or prepared>`.
 
     `seen` is the visibility of a snapshot that was taken afterwards. It sees every transaction that had written to
@@ -235,24 +235,24 @@ class SnapshotCatalog:
 
         return await self._ask(ask)
 
-    async def look(self, oids: Collection[int]) -> Look:
+    async def look(self, oids: Collection[int]) -> LookedUp:
         """Read the current definitions of the tables with these oids. Tables that are not published are left out."""
 
-        async def look(sql: Connection) -> Look:
+        async def look(sql: Connection) -> LookedUp:
             seen = await catalog.visibility(sql)
             found = await tables.source_tables(sql, self.publication, oids)
             left_out = frozenset([table.oid for table in found if not self._has(table.name)])
-            return Look([table for table in found if table.oid not in left_out], seen, left_out=left_out)
+            return LookedUp([table for table in found if table.oid not in left_out], seen, left_out=left_out)
 
         return await self._ask(look, _LOOK)
 
-    async def look_at(self, snapshot: str) -> Look:
+    async def look_at(self, snapshot: str) -> LookedUp:
         """Read the definitions of all published tables at an exported snapshot, without tables that are locked.
 
         TransientError: the snapshot has ended.
         """
 
-        async def look(sql: Connection) -> Look:
+        async def look(sql: Connection) -> LookedUp:
             with translated("importing the slot's snapshot", {}):
                 await sql.execute(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}".encode())
             seen = await catalog.visibility(sql)
@@ -261,7 +261,7 @@ class SnapshotCatalog:
             locked = await tables.locked_tables(sql, listed)
             free = [oid for oid in listed if oid not in locked]
             only = free if len(free) < len(sent) else None
-            return Look(await tables.source_tables(sql, self.publication, only), seen, locked)
+            return LookedUp(await tables.source_tables(sql, self.publication, only), seen, locked)
 
         for _ in range(_LOCKED_TRIES):
             try:
@@ -279,21 +279,21 @@ class SnapshotCatalog:
         """Describe these types, and the types that they consist of. Dropped types are left out."""
         return await self._ask(lambda sql: catalog.types(sql, oids))
 
-    async def writers(self, oids: Collection[int]) -> Writers:
+    async def writers(self, oids: Collection[int]) -> OpenWriters:
         """Find the open transactions that write to any of the tables."""
         return (await self.writers_of([oids]))[0]
 
-    async def writers_of(self, groups: Sequence[Collection[int]]) -> list[Writers]:
+    async def writers_of(self, groups: Sequence[Collection[int]]) -> list[OpenWriters]:
         """Find the open transactions that write to any table of a group, for each group."""
 
-        async def look(sql: Connection) -> list[Writers]:
+        async def look(sql: Connection) -> list[OpenWriters]:
             found = await tables.writers(sql, {oid for oids in groups for oid in oids})
             # A separate statement, after the locks were read, sees the transactions that released a lock before.
             seen = await catalog.visibility(sql)
             people = [
                 {name: who for oid in oids for name, who in found.get(oid, {}).items()} for oids in groups
             ]
-            return [Writers(frozenset(each), seen, each) for each in people]
+            return [OpenWriters(frozenset(each), seen, each) for each in people]
 
         return await self._ask(look)
 

@@ -21,7 +21,7 @@ from cdcd.core.engine.actions import (
     Action,
     Answer,
     Ask,
-    Begin,
+    BeginStream,
     Describe,
     End,
     EnsureTopics,
@@ -46,7 +46,7 @@ KINDS: Final[Mapping[type[Any], bytes]] = {
     Status: b"u",
     Describe: b"d",
     EnsureTopics: b"t",
-    Begin: b"b",
+    BeginStream: b"b",
     Ask: b"a",
     Turn: b"r",
     RunHeartbeatQuery: b"h",
@@ -60,7 +60,7 @@ Known = tuple[Relation, TableDescription, dict[int, TypeDescription]]
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class SegmentBegan:
     """The beginning of a segment, with everything that a replay needs to begin here.
 
     Attributes:
@@ -93,7 +93,7 @@ class Began:
         return b"H" + write_value((self.version, self.first, start, *rest))
 
     @classmethod
-    def decode(cls, reader: Reader) -> "Began":
+    def decode(cls, reader: Reader) -> "SegmentBegan":
         """Return the event from its bytes."""
         version, first, given, *rest = reader.value()
         given["checkpoint"] = Checkpoint.decode(given["checkpoint"], "the recording")
@@ -185,7 +185,7 @@ class HeartbeatQueryEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class LockLost:
+class LockLostCall:
     """A call of `lock_lost`."""
 
     now: float
@@ -195,12 +195,12 @@ class LockLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StopCall:
     """A call of `stop`."""
 
 
 Event = (
-    Began
+    SegmentBegan
     | Next
     | Frames
     | CatalogAnswer
@@ -211,8 +211,8 @@ Event = (
     | Delivered
     | StreamBegun
     | HeartbeatQueryEnded
-    | LockLost
-    | Stopped
+    | LockLostCall
+    | StopCall
 )
 
 
@@ -231,7 +231,7 @@ def item_of(event: Event) -> Item:
         return (event.now,)
     if isinstance(event, Next) and event.question is None:
         return event.action, event.now, event.unix_us
-    if isinstance(event, Began):
+    if isinstance(event, SegmentBegan):
         return event.encode()
     return _TAGS[type(event)] + write_value(tuple(getattr(event, field.name) for field in fields(event)))
 
@@ -245,8 +245,8 @@ _TAGS: Final[Mapping[type[Any], bytes]] = {
     Answered: b"A",
     StreamBegun: b"B",
     HeartbeatQueryEnded: b"E",
-    LockLost: b"L",
-    Stopped: b"X",
+    LockLostCall: b"L",
+    StopCall: b"X",
 }
 _KINDS: Final = {tag: kind for kind, tag in _TAGS.items()}
 
@@ -275,7 +275,7 @@ def _shaped(item: tuple[Any, ...]) -> Event:
 def _decode(item: bytes) -> Event:
     tag, reader = item[:1], Reader(item[1:])
     if tag == b"H":
-        event: Event = Began.decode(reader)
+        event: Event = SegmentBegan.decode(reader)
     else:
         kind = _KINDS.get(tag)
         if kind is None:

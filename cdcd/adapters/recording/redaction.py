@@ -12,7 +12,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
-from cdcd.adapters.recording.events import Answered, Began, CatalogAnswer, Event, Frames, LockLost, Next
+from cdcd.adapters.recording.events import (
+    Answered,
+    CatalogAnswer,
+    Event,
+    Frames,
+    LockLostCall,
+    Next,
+    SegmentBegan,
+)
 from cdcd.adapters.recording.redacted_values import (
     HASH,
     KEEP,
@@ -87,7 +95,7 @@ class Redaction:
         """Return the event with replaced values."""
         if isinstance(event, Frames):
             return Frames(event.now, [self._frame(frame) for frame in event.frames])
-        if isinstance(event, Began):
+        if isinstance(event, SegmentBegan):
             return self._began(event)
         if isinstance(event, Next):
             if event.question is None:
@@ -102,11 +110,11 @@ class Redaction:
             )
         if isinstance(event, Answered):
             return self._answered(event)
-        if isinstance(event, LockLost):
+        if isinstance(event, LockLostCall):
             return replace(event, message=self._values.words(event.message))
         return event
 
-    def _began(self, event: Began) -> Began:
+    def _began(self, event: SegmentBegan) -> SegmentBegan:
         known = (*event.relations, *event.previewed)
         for relation, _, types in known:
             self._values.types.update(types)

@@ -89,7 +89,7 @@ class Replay:
                         f"{event.path} is torn at offset {event.offset}: the process that recorded was killed. "
                         "Everything before that is replayed."
                     )
-                elif isinstance(event, recorded.Began) and (event.first or self._session is None):
+                elif isinstance(event, recorded.SegmentBegan) and (event.first or self._session is None):
                     self._begin_session(event)
                 elif self._session is not None:
                     self._session.take(event)
@@ -103,7 +103,7 @@ class Replay:
             if self._session is not None:
                 self._session.close()
 
-    def _begin_session(self, event: recorded.Began) -> None:
+    def _begin_session(self, event: recorded.SegmentBegan) -> None:
         before = self._session
         if before is not None:
             before.finish(event)

@@ -13,7 +13,7 @@ from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import (
     Action,
     Ask,
-    Begin,
+    BeginStream,
     Describe,
     End,
     EnsureTopics,
@@ -73,7 +73,7 @@ class ReplayedSession:
 
     def __init__(
         self,
-        event: recorded.Began,
+        event: recorded.SegmentBegan,
         start: SessionStart,
         spool: Spool,
         observe: Observer,
@@ -138,7 +138,7 @@ class ReplayedSession:
             # The daemon's session also ended with this error.
             self._end(error)
 
-    def finish(self, following: recorded.Began | None) -> None:
+    def finish(self, following: recorded.SegmentBegan | None) -> None:
         """End the session; `following` begins the next one."""
         if not self.exact:
             self._drain()
@@ -167,7 +167,7 @@ class ReplayedSession:
 
     # Events, in the order of `events.py`.
 
-    def _goes_on(self, _event: recorded.Began) -> None:
+    def _goes_on(self, _event: recorded.SegmentBegan) -> None:
         """Ignore a segment that begins in the middle of the session."""
 
     def _next(self, event: recorded.Next) -> None:
@@ -261,7 +261,7 @@ class ReplayedSession:
         if self.exact:
             self._engine.heartbeat_query_ended(event.now)
 
-    def _lock_lost(self, event: recorded.LockLost) -> None:
+    def _lock_lost(self, event: recorded.LockLostCall) -> None:
         if self.exact:
             self._engine.lock_lost(
                 TransientError(event.message),
@@ -270,7 +270,7 @@ class ReplayedSession:
                 now=event.now,
             )
 
-    def _stopped(self, _event: recorded.Stopped) -> None:
+    def _stopped(self, _event: recorded.StopCall) -> None:
         if self.exact:
             self._engine.stop()
 
@@ -283,7 +283,7 @@ class ReplayedSession:
             self._describe = action
         elif isinstance(action, Ask):
             self._asked[action.ticket] = action.question
-        elif isinstance(action, Begin):
+        elif isinstance(action, BeginStream):
             self._begins = True
         elif isinstance(action, End):
             self._end(action.error)
@@ -373,7 +373,7 @@ def _name(letter: bytes) -> str:
 
 
 _TAKEN: Final[Mapping[type[Any], Callable[[ReplayedSession, Any], None]]] = {
-    recorded.Began: ReplayedSession._goes_on,
+    recorded.SegmentBegan: ReplayedSession._goes_on,
     recorded.Next: ReplayedSession._next,
     recorded.Frames: ReplayedSession._frames,
     recorded.CatalogAnswer: ReplayedSession._described,
@@ -384,7 +384,7 @@ _TAKEN: Final[Mapping[type[Any], Callable[[ReplayedSession, Any], None]]] = {
     recorded.Delivered: ReplayedSession._batch_delivered,
     recorded.StreamBegun: ReplayedSession._stream_begun,
     recorded.HeartbeatQueryEnded: ReplayedSession._heartbeat_query_ended,
-    recorded.LockLost: ReplayedSession._lock_lost,
-    recorded.Stopped: ReplayedSession._stopped,
+    recorded.LockLostCall: ReplayedSession._lock_lost,
+    recorded.StopCall: ReplayedSession._stopped,
 }
 """Method of each event."""

@@ -13,13 +13,13 @@ from cdcd.adapters.recording.blocks import Item, Kind, pack, size_of
 from cdcd.adapters.recording.events import (
     Answered,
     BatchRefused,
-    Began,
     CatalogAnswer,
     Event,
     HeartbeatQueryEnded,
     Known,
-    LockLost,
-    Stopped,
+    LockLostCall,
+    SegmentBegan,
+    StopCall,
     StreamBegun,
     TopicsReady,
     TopicsRefused,
@@ -195,12 +195,12 @@ class Tap:
 
     def lock_lost(self, error: CdcdError, sqlstate: str, *, shutting_down: bool, now: float) -> None:
         """See `Engine.lock_lost`."""
-        self._note(LockLost(now, error.message, sqlstate, shutting_down))
+        self._note(LockLostCall(now, error.message, sqlstate, shutting_down))
         self._engine.lock_lost(error, sqlstate, shutting_down=shutting_down, now=now)
 
     def stop(self) -> None:
         """See `Engine.stop`."""
-        self._note(Stopped())
+        self._note(StopCall())
         self._engine.stop()
 
     # State that a replay needs to begin here.
@@ -260,7 +260,7 @@ class Tap:
             previewed = tuple(known for oid, known in self._known.items() if oid not in oids)
         writer.begin_segment(kind, int(start.checkpoint.position.end_lsn), self._unix_us)
         self._note(
-            Began(
+            SegmentBegan(
                 __version__,
                 kind == "s",
                 _lean(start),

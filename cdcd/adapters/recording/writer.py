@@ -37,7 +37,7 @@ LOCK: Final = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RecordingLimits:
     """Size limits of a recording.
 
     Attributes:
@@ -65,7 +65,7 @@ class RecordingWriter:
         written_bytes: bytes of all segments that this writer wrote.
     """
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: RecordingLimits) -> None:
         """Lock the folder. OSError: the folder cannot be written, or another process records into it (EWOULDBLOCK)."""
         self.failure = ""
         self.written_bytes = 0

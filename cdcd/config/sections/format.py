@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from cdcd.config.types import Form, Section
+from cdcd.config.types import Section, TextForm
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.money import DIGITS_MAX, DIGITS_OF_C
 from cdcd.core.records.cloud_events import CloudEvents
@@ -163,9 +163,9 @@ class CloudEventsConfig(Section):
 
 
 Reference = Annotated[
-    str, Form(r"[A-Za-z_.]+(:[^\x00:]{1,200})?", "must be a field, or a field, a colon and a name for it")
+    str, TextForm(r"[A-Za-z_.]+(:[^\x00:]{1,200})?", "must be a field, or a field, a colon and a name for it")
 ]
-Prefix = Annotated[str, Form(r"[^\x00:]{0,100}", "must have no colon, and at most 100 characters")]
+Prefix = Annotated[str, TextForm(r"[^\x00:]{0,100}", "must have no colon, and at most 100 characters")]
 
 
 class EventFlatteningConfig(Section):

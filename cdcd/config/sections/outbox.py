@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from cdcd.config.types import KIB, Form, Section, Text, TopicName
+from cdcd.config.types import KIB, Section, Text, TextForm, TopicName
 from cdcd.core.catalog.routing import TOPIC_LENGTH_MAX, equivalent, parse_table
 from cdcd.core.records.encoder import HEADER_PARTITION
 from cdcd.core.records.shaping.json_records import JsonRecords
@@ -14,14 +14,14 @@ from cdcd.core.records.shaping.settings import SCHEMAS_MAX, TEXT, Outbox, Outbox
 
 OutboxTableName = Annotated[
     str,
-    Form(
+    TextForm(
         r"""[^\x00.*?"]+\.[^\x00.*?"]+""",
         "must be <schema>.<table>, without quotes, and with no point, * or ? in either part",
     ),
 ]
 TopicTemplate = Annotated[
     str,
-    Form(
+    TextForm(
         rf"([A-Za-z0-9._-]|\{{value\}}){{1,{TOPIC_LENGTH_MAX}}}",
         "may hold only ASCII letters, digits, '.', '_', '-' and {value}",
     ),

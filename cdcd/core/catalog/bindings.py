@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.core.catalog.attribute_numbers import NumberedPlace, bounds, column_ids
-from cdcd.core.catalog.bindings_text import Rules, States, TableState, read_bindings, write_bindings
+from cdcd.core.catalog.bindings_text import Rules, SeenColumns, States, read_bindings, write_bindings
 from cdcd.core.catalog.relations import TENTATIVE, UNKNOWN_PLACE, TableDescription
 from cdcd.core.protocol.messages import Relation
 
@@ -59,9 +59,9 @@ class Numbers:
         return self.possible[0] if len(self.possible) == 1 else None
 
 
-def state_of(table: TableDescription) -> TableState:
+def state_of(table: TableDescription) -> SeenColumns:
     """Return the state that a look-up has seen."""
-    return TableState(table.seen, table.last_id, {column.id: column.stamp for column in table.columns})
+    return SeenColumns(table.seen, table.last_id, {column.id: column.stamp for column in table.columns})
 
 
 class Bindings:
@@ -144,7 +144,7 @@ class Bindings:
         if not table.columns:
             if oid not in self._states and table.at >= 0:
                 places = range(1, len(relation.columns) + 1)
-                self._states[oid] = [TableState(table.at, len(places), dict.fromkeys(places, 0))]
+                self._states[oid] = [SeenColumns(table.at, len(places), dict.fromkeys(places, 0))]
             return
         if not table.seen:
             return
@@ -193,7 +193,7 @@ class Bindings:
             return _of_dropped(relation, former)
         return _between(relation, former, table)
 
-    def _state_before(self, oid: int, at: int) -> TableState | None:
+    def _state_before(self, oid: int, at: int) -> SeenColumns | None:
         found = None
         for state in self._states.get(oid, ()):
             if state.lsn <= at:
@@ -270,7 +270,7 @@ def _without_former(relation: Relation, table: TableDescription) -> list[Numbers
     return found
 
 
-def _of_dropped(relation: Relation, former: TableState) -> list[Numbers]:
+def _of_dropped(relation: Relation, former: SeenColumns) -> list[Numbers]:
     """Return the numbers of a table that was dropped since.
 
     If the former state has as many columns, they have the former numbers, but without proof.
@@ -282,7 +282,7 @@ def _of_dropped(relation: Relation, former: TableState) -> list[Numbers]:
     return [Numbers(everything) for _ in relation.columns]
 
 
-def _between(relation: Relation, former: TableState, table: TableDescription) -> list[Numbers]:
+def _between(relation: Relation, former: SeenColumns, table: TableDescription) -> list[Numbers]:
     """Return the numbers by the states before and after the message."""
     now = {column.id: column for column in table.columns}
     names = {

@@ -28,11 +28,11 @@ _GONE: Final = -1
 Rules = dict[str, dict[int, set[int]]]
 """Attribute numbers by digest of the rule and oid of the table."""
 
-States = dict[int, list["TableState"]]
+States = dict[int, list["SeenColumns"]]
 
 
 @dataclass(frozen=True, slots=True)
-class TableState:
+class SeenColumns:
     """The columns of a table, as a look-up saw them.
 
     Attributes:
@@ -108,7 +108,7 @@ def _without_stamps(oids: Sequence[int], states: States) -> set[int]:
     return found
 
 
-def _unstamped(state: TableState) -> list[int]:
+def _unstamped(state: SeenColumns) -> list[int]:
     numbers = range(1, state.last_id + 1)
     return _runs([0 if number in state.stamps else _GONE for number in numbers])
 
@@ -158,10 +158,10 @@ def _numbers(ranges: Sequence[Any]) -> list[int]:
     return [number for first, count in _pairs(ranges) for number in range(first, first + count)]
 
 
-def _state(lsn: int, last_id: int, *stamps: int, in_runs: bool) -> TableState:
+def _state(lsn: int, last_id: int, *stamps: int, in_runs: bool) -> SeenColumns:
     each = [stamp for stamp, count in _pairs(stamps) for _ in range(count)] if in_runs else map(int, stamps)
     live = {number: stamp for number, stamp in enumerate(each, 1) if stamp != _GONE}
-    return TableState(int(lsn), int(last_id), live)
+    return SeenColumns(int(lsn), int(last_id), live)
 
 
 def _json(data: object) -> str:

@@ -11,7 +11,7 @@ engine. While a slow action is being carried out, the shell goes on calling for 
 | `EnsureTopics` | create or check the topics, then `topics_ready`, and `topics_refused` for those that cannot be used |
 | `EnsureSchemas` | have the schemas registered, ids into `SchemaIds`, then `schemas_ready`, `schemas_refused` |
 | `RunHeartbeatQuery` | run the operator's query on the source, unless the lock is lost, then `heartbeat_query_ended` |
-| `Begin` | START_REPLICATION, then `stream_begun` |
+| `BeginStream` | START_REPLICATION, then `stream_begun` |
 | `Ask` | ask PostgreSQL on a connection that the stream does not use, then `answered` |
 | `Turn` | let other tasks run, and ask again |
 | `Wait` | ask again at that time, or after the next verb |
@@ -96,7 +96,7 @@ class RunHeartbeatQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginStream:
     """Start replication, because the initial snapshot is complete."""
 
 
@@ -387,7 +387,7 @@ Action = (
     | EnsureTopics
     | EnsureSchemas
     | RunHeartbeatQuery
-    | Begin
+    | BeginStream
     | Ask
     | Turn
     | Wait

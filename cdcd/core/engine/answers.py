@@ -23,7 +23,7 @@ def _has_larger(answer: Answer, bytes_max: int) -> bool:
     return False
 
 
-class Answers:
+class AnswerDispatch:
     """Passes each answer to the part that asked, at once or by `place_large`.
 
     Attributes:

@@ -16,9 +16,9 @@ first; the stream begins when its rows are on their way.
 
 `Engine` decides what is urgent, and when the session ends. Its parts (`session_parts.py`) decide the rest: `Ingest`
 (what each step of the stream means), `BetweenTransactions` (what has its place between two transactions), `Delivery`
-(which checkpoint is true), `Questions` (what is asked about tables), `Answers` (when an answer counts), `TableFaults`
-(what stops with a table that is set aside), `Feedback` (when a status update is sent), `Timetable` (when heartbeats and
-watermarks are made) and `Ending` (why the session ends).
+(which checkpoint is true), `Questions` (what is asked about tables), `AnswerDispatch` (when an answer counts),
+`TableFaults` (what stops with a table that is set aside), `Feedback` (when a status update is sent), `Timetable` (when
+heartbeats and watermarks are made) and `Ending` (why the session ends).
 The order of `next_action` is the order of urgency: status updates, heartbeats, batches, frames, tables.
 
 A large value is converted in `next_action` only, and only after `has_large` has become true. The shell then calls
@@ -29,7 +29,7 @@ from collections.abc import Collection, Mapping
 
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.engine.actions import Action, Answer, End, Status, Turn, Wait
-from cdcd.core.engine.answers import Answers
+from cdcd.core.engine.answers import AnswerDispatch
 from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.ending import TablesRefusedError, shut_down
@@ -90,7 +90,7 @@ class Engine:
         self._ingest = parts.ingest
         self._questions = parts.questions
         self._ending = parts.ending
-        self._answers = Answers(
+        self._answers = AnswerDispatch(
             self._questions, parts.requests, self._between, self._ending, self.incremental
         )
 

@@ -38,7 +38,7 @@ from cdcd.core.transactions.steps import (
     RolledBack,
     Step,
     TransactionalMessage,
-    Turn,
+    TurnEnd,
 )
 
 TURN_EVENTS: Final = 256
@@ -205,7 +205,7 @@ class Ingest:
             assert isinstance(step, Changes)
             return self._encode(step)
         _HANDLERS[kind](self, step, now)
-        return TURN_EVENTS if kind is Turn else 1
+        return TURN_EVENTS if kind is TurnEnd else 1
 
     def _encode(self, step: Changes) -> int:
         """Make records of the events, and return their number; 0 if the step is held until its topics are ready."""
@@ -316,7 +316,7 @@ class Ingest:
         if self._idle_since_keepalive and not self._queue.size:
             self.caught_up = True
 
-    def _turn(self, step: Turn, now: float) -> None:
+    def _turn(self, step: TurnEnd, now: float) -> None:
         """Do nothing: the step ends the turn (`_take`), so that other tasks run."""
 
 
@@ -344,6 +344,6 @@ _HANDLERS: Final[dict[type[KeptStep], _Handler]] = {
     NonTransactionalMessage: Ingest._alone,
     KeepaliveReceived: Ingest._heard,
     CommitWithoutPrepare: Ingest._commit_without_prepare,
-    Turn: Ingest._turn,
+    TurnEnd: Ingest._turn,
 }
 """The method for each step of the assembler, except `Changes`."""

@@ -14,7 +14,7 @@ from cdcd.core.catalog.oids import Oids
 from cdcd.core.engine.actions import (
     Answer,
     Ask,
-    Begin,
+    BeginStream,
     ListPublished,
     Look,
     Looked,
@@ -78,9 +78,9 @@ class BeforeStream:
         failure = None if self._healing is None else self._healing.failure
         return failure or self._exported.failure
 
-    def next(self, now: float) -> tuple[Answered, object, Question] | Begin | None:
-        """Return the next question, what it is about, and the method that takes its answer; `Begin` when the snapshot
-        is complete; None if there is nothing to ask now.
+    def next(self, now: float) -> tuple[Answered, object, Question] | BeginStream | None:
+        """Return the next question, what it is about, and the method that takes its answer; `BeginStream` when the
+        snapshot is complete; None if there is nothing to ask now.
         """
         exported, tasks = self._exported, self._tasks
         tasks.report(now)
@@ -111,7 +111,7 @@ class BeforeStream:
         exported.finish(now)
         if tasks.progress.method != INCREMENTAL:
             tasks.replace(replace(tasks.progress, method=INCREMENTAL))
-        return Begin()
+        return BeginStream()
 
     def _outdated(self) -> list[int]:
         """Return the tables that are described at the slot's snapshot and whose topics have rows from before a gap."""
@@ -173,14 +173,14 @@ class Questions:
         before = None if self._before is None else self._before.failure
         return before or self._incremental.failure
 
-    def next_before_stream(self, now: float) -> Ask | Begin | None:
-        """Return the next question for the initial snapshot, or `Begin` when it is complete; None if there is nothing
-        to ask now.
+    def next_before_stream(self, now: float) -> Ask | BeginStream | None:
+        """Return the next question for the initial snapshot, or `BeginStream` when it is complete; None if there is
+        nothing to ask now.
         """
         if self._before is None:
             return None
         found = self._before.next(now)
-        if isinstance(found, Begin):
+        if isinstance(found, BeginStream):
             self._before = None
             return found
         return None if found is None else self._ask(*found)

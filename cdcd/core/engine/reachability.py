@@ -43,7 +43,7 @@ _UNREACHABLE: Final[Mapping[Side, type[KafkaUnreachable | PostgresUnreachable | 
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Undelivered:
     """What is not delivered to Kafka yet.
 
     Attributes:
@@ -78,7 +78,7 @@ class Reachability:
         waiting: returns what waits at this moment.
     """
 
-    def __init__(self, waiting: Callable[[], Waiting], observe: Observer = lambda _: None) -> None:
+    def __init__(self, waiting: Callable[[], Undelivered], observe: Observer = lambda _: None) -> None:
         self._observe = observe
         self._waiting = waiting
         self.up: dict[Side, bool] = {}

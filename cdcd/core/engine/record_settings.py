@@ -27,61 +27,61 @@ _NEW_TOPICS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """What a change of a setting means for readers, and what to do."""
 
     effect: str
     hint: str
 
 
-_TOPICS: Final = Change("Earlier records stay in the topics of the former names.", _AGAIN)
-_KEYS: Final = Change(
+_TOPICS: Final = SettingChange("Earlier records stay in the topics of the former names.", _AGAIN)
+_KEYS: Final = SettingChange(
     "Earlier records have keys by the former setting. Compaction and readers treat a row with two keys as two rows.",
     _NEW_TOPICS,
 )
-FORMS: Final = Change("Earlier records have the form of the former setting.", _AGAIN)
+FORMS: Final = SettingChange("Earlier records have the form of the former setting.", _AGAIN)
 
-CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
+CHANGES: Final[Mapping[str, SettingChange]] = MappingProxyType(
     {
         "topics.prefix": _TOPICS,
         "topics.name": _TOPICS,
         "topics.names": _TOPICS,
         "topics.rename": _TOPICS,
-        "topics.skipped_operations": Change(
+        "topics.skipped_operations": SettingChange(
             "The topics lack records that were skipped before. Readers still have the rows whose deletes were skipped.",
             _NEW_TOPICS,
         ),
-        "topics.truncate": Change(
+        "topics.truncate": SettingChange(
             "The topics lack TRUNCATEs that were left out before. Readers still have the rows that these TRUNCATEs "
             "removed.",
             _NEW_TOPICS,
         ),
         "key.columns": _KEYS,
         "key.forms": _KEYS,
-        "partitioner.columns": Change(
+        "partitioner.columns": SettingChange(
             "Earlier records stay in their partitions. The records of a row may be in two partitions, and there is no "
             "order between partitions.",
             _NEW_TOPICS,
         ),
-        "filters.tables": Change(
+        "filters.tables": SettingChange(
             "Rows that only the former filters kept stay in the topics. Rows that only the new filters keep come with "
             "their next change.",
             _NEW_TOPICS,
         ),
-        "routes.tables": Change(
+        "routes.tables": SettingChange(
             "Earlier records stay in the topics that the former rules chose.", _NEW_TOPICS
         ),
         "fields.tables": FORMS,
-        "columns": Change(
+        "columns": SettingChange(
             "Earlier records have the values of the former setting, in clear if it did not protect them.",
             f"Delete those records if nobody may read the values, and read the tables again {_BY}.",
         ),
-        "columns.hash_key": Change(
+        "columns.hash_key": SettingChange(
             "Earlier records have hashes by the former key. The same value has another hash now, so hashed columns do "
             "not join with earlier records.",
             _AGAIN,
         ),
-        "columns.encryption_key": Change(
+        "columns.encryption_key": SettingChange(
             "Earlier records are encrypted with the former key, and the new key does not decrypt them.",
             f"Keep the former key as long as the topics have these records. {_AGAIN}",
         ),
@@ -97,7 +97,7 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
         "format.schema_name_adjustment_mode": FORMS,
         "cloudevents": FORMS,
         "event_flattening": FORMS,
-        "money.digits": Change(
+        "money.digits": SettingChange(
             "The database's default of lc_monetary, or money.digits, gives money another number of decimal digits now. "
             "Earlier amounts differ by a power of ten.",
             _AGAIN,

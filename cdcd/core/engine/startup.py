@@ -36,7 +36,7 @@ from cdcd.core.engine.record_settings import (
     known_roots,
 )
 from cdcd.core.engine.session_start import ExportedTables
-from cdcd.core.engine.startup_positions import Positions, Step
+from cdcd.core.engine.startup_positions import StartPositions, Step
 from cdcd.core.engine.startup_requests import (
     BindColumns,
     CheckCreation,
@@ -122,7 +122,7 @@ class Start:
         self._server_version = 0
         self._options: Options | None = None
         self._two_phase = settings.stream.two_phase
-        self.positions = Positions(
+        self.positions = StartPositions(
             accept_gap=gap.is_accepted,
             when_needed=self._mode == WHEN_NEEDED,
             heals=self._heals,

@@ -51,7 +51,7 @@ def first_flush(told: int, start: Checkpoint, slot_confirmed: int, /, *, two_pha
     return slot_confirmed if two_phase else max(slot_confirmed, min(told, start.flushed_lsn))
 
 
-class Positions:
+class StartPositions:
     """What is known about slot and checkpoint; `judge` comes first, then `fence`, and then `made` if the slot was
     created.
 

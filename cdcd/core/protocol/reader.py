@@ -66,7 +66,7 @@ Fields = Callable[[Cursor, int | None], Message]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class MessageRule:
     """Rule for reading the messages of one tag."""
 
     message: type[Message]
@@ -328,32 +328,32 @@ def _stream_prepare(cursor: Cursor, _xid: int | None) -> Message:
     )
 
 
-RULES: Final[Mapping[int, Rule]] = {
+RULES: Final[Mapping[int, MessageRule]] = {
     rule.message.tag: rule
     for rule in (
-        Rule(Begin, _begin, MessagePlace.OUTSIDE),
-        Rule(LogicalMessage, _logical_message, MessagePlace.BOTH_WITH_XID),
-        Rule(Commit, _commit, MessagePlace.OUTSIDE),
-        Rule(Origin, _origin, MessagePlace.BOTH),
-        Rule(Relation, _relation, MessagePlace.BOTH_WITH_XID),
-        Rule(Type, _type, MessagePlace.BOTH_WITH_XID),
-        Rule(Insert, _insert, MessagePlace.BOTH_WITH_XID),
-        Rule(Update, _update, MessagePlace.BOTH_WITH_XID),
-        Rule(Delete, _delete, MessagePlace.BOTH_WITH_XID),
-        Rule(Truncate, _truncate, MessagePlace.BOTH_WITH_XID),
-        Rule(StreamStart, _stream_start, MessagePlace.OUTSIDE),
-        Rule(StreamStop, _stream_stop, MessagePlace.INSIDE),
-        Rule(StreamCommit, _stream_commit, MessagePlace.OUTSIDE),
-        Rule(StreamAbort, _stream_abort, MessagePlace.OUTSIDE),
-        Rule(BeginPrepare, _begin_prepare, MessagePlace.OUTSIDE),
-        Rule(Prepare, _prepare, MessagePlace.OUTSIDE),
-        Rule(CommitPrepared, _commit_prepared, MessagePlace.OUTSIDE),
-        Rule(RollbackPrepared, _rollback_prepared, MessagePlace.OUTSIDE),
-        Rule(StreamPrepare, _stream_prepare, MessagePlace.OUTSIDE),
+        MessageRule(Begin, _begin, MessagePlace.OUTSIDE),
+        MessageRule(LogicalMessage, _logical_message, MessagePlace.BOTH_WITH_XID),
+        MessageRule(Commit, _commit, MessagePlace.OUTSIDE),
+        MessageRule(Origin, _origin, MessagePlace.BOTH),
+        MessageRule(Relation, _relation, MessagePlace.BOTH_WITH_XID),
+        MessageRule(Type, _type, MessagePlace.BOTH_WITH_XID),
+        MessageRule(Insert, _insert, MessagePlace.BOTH_WITH_XID),
+        MessageRule(Update, _update, MessagePlace.BOTH_WITH_XID),
+        MessageRule(Delete, _delete, MessagePlace.BOTH_WITH_XID),
+        MessageRule(Truncate, _truncate, MessagePlace.BOTH_WITH_XID),
+        MessageRule(StreamStart, _stream_start, MessagePlace.OUTSIDE),
+        MessageRule(StreamStop, _stream_stop, MessagePlace.INSIDE),
+        MessageRule(StreamCommit, _stream_commit, MessagePlace.OUTSIDE),
+        MessageRule(StreamAbort, _stream_abort, MessagePlace.OUTSIDE),
+        MessageRule(BeginPrepare, _begin_prepare, MessagePlace.OUTSIDE),
+        MessageRule(Prepare, _prepare, MessagePlace.OUTSIDE),
+        MessageRule(CommitPrepared, _commit_prepared, MessagePlace.OUTSIDE),
+        MessageRule(RollbackPrepared, _rollback_prepared, MessagePlace.OUTSIDE),
+        MessageRule(StreamPrepare, _stream_prepare, MessagePlace.OUTSIDE),
     )
 }
 
-_RULES_WITH_ABORT_INFO: Final[Mapping[int, Rule]] = {
+_RULES_WITH_ABORT_INFO: Final[Mapping[int, MessageRule]] = {
     **RULES,
-    StreamAbort.tag: Rule(StreamAbort, _stream_abort_with_info, MessagePlace.OUTSIDE),
+    StreamAbort.tag: MessageRule(StreamAbort, _stream_abort_with_info, MessagePlace.OUTSIDE),
 }

@@ -46,7 +46,7 @@ STREAM_START: Final = 0x53  # S
 STREAM_STOP: Final = 0x45  # E
 
 
-class Kind(Enum):
+class TextKind(Enum):
     """Kind of a text, which decides what happens if it cannot be decoded."""
 
     VALUE = "a value of a row"
@@ -55,15 +55,15 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextRange:
     """A text between two offsets of a frame; before a VALUE its size has four bytes."""
 
     begin: int
     end: int
-    kind: Kind
+    kind: TextKind
 
 
-def texts_of(frame: bytes, in_stream: bool) -> list[Text]:
+def texts_of(frame: bytes, in_stream: bool) -> list[TextRange]:
     """Return the texts of a frame that are not ASCII, in their order.
 
     `in_stream`: True between Stream Start and Stream Stop.
@@ -79,13 +79,13 @@ def texts_of(frame: bytes, in_stream: bool) -> list[Text]:
             found = _relation(frame, at + (_XID_BYTES if in_stream else 0) + 4)
         elif tag == _TYPE:
             at += (_XID_BYTES if in_stream else 0) + 4
-            found = _strings(frame, at, 2, Kind.LABEL)
+            found = _strings(frame, at, 2, TextKind.LABEL)
         elif tag == MESSAGE:
-            found = _strings(frame, at + (_XID_BYTES if in_stream else 0) + 9, 1, Kind.LABEL)
+            found = _strings(frame, at + (_XID_BYTES if in_stream else 0) + 9, 1, TextKind.LABEL)
         elif tag == _ORIGIN:
-            found = _strings(frame, at + 8, 1, Kind.LABEL)
+            found = _strings(frame, at + 8, 1, TextKind.LABEL)
         elif tag in _GID_AT:
-            found = _strings(frame, XLOG_HEADER + _GID_AT[tag], 1, Kind.LABEL)
+            found = _strings(frame, XLOG_HEADER + _GID_AT[tag], 1, TextKind.LABEL)
         else:
             return []
     except (IndexError, ValueError, StructError):
@@ -93,9 +93,9 @@ def texts_of(frame: bytes, in_stream: bool) -> list[Text]:
     return [text for text in found if not frame[text.begin : text.end].isascii()]
 
 
-def _values(frame: bytes, at: int) -> list[Text]:
+def _values(frame: bytes, at: int) -> list[TextRange]:
     """Return the values of one row, or of the old and the new row."""
-    found: list[Text] = []
+    found: list[TextRange] = []
     while True:
         kind_of_row = frame[at]
         (columns,) = _INT16.unpack_from(frame, at + 1)
@@ -112,41 +112,41 @@ def _values(frame: bytes, at: int) -> list[Text]:
             if size > len(frame) - at:
                 raise ValueError("a value ends after the frame")
             if kind == TEXT:
-                found.append(Text(at, at + size, Kind.VALUE))
+                found.append(TextRange(at, at + size, TextKind.VALUE))
             at += size
         if kind_of_row == NEW_ROW or at == len(frame):
             return found
 
 
-def _relation(frame: bytes, at: int) -> list[Text]:
-    found = _strings(frame, at, 2, Kind.NAME)
+def _relation(frame: bytes, at: int) -> list[TextRange]:
+    found = _strings(frame, at, 2, TextKind.NAME)
     at = found[-1].end + 2
     (columns,) = _INT16.unpack_from(frame, at)
     at += 2
     for _ in range(columns):
-        found += _strings(frame, at + 1, 1, Kind.NAME)
+        found += _strings(frame, at + 1, 1, TextKind.NAME)
         at = found[-1].end + 1 + _COLUMN_TAIL_BYTES
     return found
 
 
-def _strings(frame: bytes, at: int, count: int, kind: Kind) -> list[Text]:
+def _strings(frame: bytes, at: int, count: int, kind: TextKind) -> list[TextRange]:
     """Read `count` strings that end with a zero byte. ValueError: a string has no end."""
-    found: list[Text] = []
+    found: list[TextRange] = []
     for _ in range(count):
         end = frame.index(b"\0", at)
-        found.append(Text(at, end, kind))
+        found.append(TextRange(at, end, kind))
         at = end + 1
     return found
 
 
-def with_texts(frame: bytes, texts: list[Text], convert: Callable[[bytes, Kind], bytes]) -> bytes:
+def with_texts(frame: bytes, texts: list[TextRange], convert: Callable[[bytes, TextKind], bytes]) -> bytes:
     """Return the frame with these texts replaced by the results of `convert`."""
     parts: list[bytes] = []
     done = 0
     for text in texts:
         written = convert(frame[text.begin : text.end], text.kind)
         before = text.begin
-        if text.kind is Kind.VALUE:
+        if text.kind is TextKind.VALUE:
             before -= 4
             written = _INT32.pack(len(written)) + written
         parts += [frame[done:before], written]

@@ -3,7 +3,7 @@
 `Opened`, then any number of `Changes`, `TransactionalMessage`, `Described` and `OriginChanged`, then `Closed`.
 `Described` also occurs between transactions. `RolledBack`, `CommitWithoutPrepare`, `NonTransactionalMessage` and
 `KeepaliveReceived` are single steps. `RelationPreview` may occur between these at any time, for a streamed
-transaction that may never be committed. `Turn` may occur at any time and has no meaning.
+transaction that may never be committed. `TurnEnd` may occur at any time and has no meaning.
 
 The three steps of each transaction are plain classes: with transactions of one row, creating them as dataclasses
 would be a seventh of the work.
@@ -146,13 +146,13 @@ class KeepaliveReceived:
     idle: bool
 
 
-class Turn:
+class TurnEnd:
     """Work without a result: the receiver may let other tasks run before the next step."""
 
     __slots__ = ()
 
 
-TURN: Final = Turn()
+TURN: Final = TurnEnd()
 
 Step = (
     Opened
@@ -166,5 +166,5 @@ Step = (
     | CommitWithoutPrepare
     | NonTransactionalMessage
     | KeepaliveReceived
-    | Turn
+    | TurnEnd
 )

@@ -293,7 +293,7 @@ def check_topic_names(facts: ServerFacts, wanted: ServerWanted) -> Iterator[Find
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StartReading:
     """Tables that the next start reads, as `schema.table`.
 
     Attributes:
@@ -309,7 +309,7 @@ class Reading:
     ends_rows: bool = False
 
 
-def check_rows(facts: ServerFacts, reading: Reading) -> Iterator[Finding]:
+def check_rows(facts: ServerFacts, reading: StartReading) -> Iterator[Finding]:
     """Check rights, policies and keys."""
     barriers = [one for one in facts.barriers if one.table in reading.tables]
     # "" is cdcd's own role.
@@ -367,7 +367,7 @@ def _check_role(barriers: Collection[Barrier], role: str) -> Iterator[Finding]:
         )
 
 
-def _check_watermark(facts: ServerFacts, reading: Reading) -> Iterator[Finding]:
+def _check_watermark(facts: ServerFacts, reading: StartReading) -> Iterator[Finding]:
     """Check the right to write a logical message after the rows that are read beside the stream."""
     function, role = facts.session.emit, facts.session.role
     if not function:

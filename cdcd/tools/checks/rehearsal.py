@@ -70,7 +70,7 @@ from cdcd.core.facts.start import RecordSettingChanged
 from cdcd.core.snapshot.beginning import NEVER, wanted
 from cdcd.core.snapshot.progress import EXPORTED
 from cdcd.daemon.settings import checkpoint_topic, id_use, start_settings
-from cdcd.tools.checks.publication import Reading
+from cdcd.tools.checks.publication import StartReading
 
 CHECKPOINT_S: Final = 10.0
 """Seconds that the broker may take for the checkpoint."""
@@ -98,7 +98,7 @@ class RehearsalOutcome:
     refusal: CdcdError | None
     position: str
     has_checkpoint: bool
-    reading: Reading
+    reading: StartReading
     changed: tuple[RecordSettingChanged, ...] = ()
     ignored: Ignored | None = None
     id_search: IdSearch = NOTHING_FOUND
@@ -160,14 +160,14 @@ class _Rehearsal:
                 None,
                 str(end.value.checkpoint.position),
                 self._found is not None,
-                Reading(tables, beside, outdated, self._config.writes_truncates),
+                StartReading(tables, beside, outdated, self._config.writes_truncates),
                 tuple(self._changed),
                 self._ignored,
                 self._id_search,
                 () if self._found is None else self._found.topics,
             )
         except CdcdError as error:
-            reading = self._assumed() if await self._knows_checkpoint() else Reading()
+            reading = self._assumed() if await self._knows_checkpoint() else StartReading()
             return RehearsalOutcome(error, "", self._found is not None, reading, ignored=self._ignored)
 
     async def _knows_checkpoint(self) -> bool:
@@ -180,15 +180,15 @@ class _Rehearsal:
                 await self._peek_checkpoint(PeekCheckpoint())
         return self._has_peeked
 
-    def _assumed(self) -> Reading:
+    def _assumed(self) -> StartReading:
         """Return what a first start would read after its refusal is solved."""
         config = self._config.snapshot
         if config.mode == NEVER or self._found is not None:
-            return Reading()
+            return StartReading()
         names = {table.oid: table.qualified for table in self._facts.tables}
         beside = self._facts.slot is not None or config.method != EXPORTED
         tables = frozenset(wanted(names, config.exclude or ()).values())
-        return Reading(tables, beside, ends_rows=self._config.writes_truncates)
+        return StartReading(tables, beside, ends_rows=self._config.writes_truncates)
 
     # Requests, in their order.
 

@@ -14,7 +14,7 @@ from cdcd.core.records.encoder import HEADER_UNCHANGED, is_watermark
 from cdcd.core.records.flattening import DELETED_FIELD
 from cdcd.telemetry.terminal_text import plain
 from cdcd.tools.operations.conditions import RowCondition
-from cdcd.tools.operations.shown_values import Descriptions, Forms, shown, shown_content
+from cdcd.tools.operations.shown_values import Forms, ShownForms, shown, shown_content
 
 _FLAT: Final = "flattened"
 """Key in the source of the envelope for a flattened record, which has no time and position of its own."""
@@ -218,7 +218,7 @@ def _json_of(data: bytes | None) -> str:
         return json.dumps(data.decode("utf-8", "backslashreplace"), ensure_ascii=False)
 
 
-def as_line(seen: Seen, envelope: dict[str, Any], descriptions: Descriptions | None = None) -> str:
+def as_line(seen: Seen, envelope: dict[str, Any], descriptions: ShownForms | None = None) -> str:
     """Return a line for people: time of the commit (UTC), operation, table and values.
 
     Args:

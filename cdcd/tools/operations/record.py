@@ -16,7 +16,7 @@ from typing import Final
 from cdcd.adapters.postgres.answers import Answer
 from cdcd.adapters.postgres.slot import SlotWait
 from cdcd.adapters.recording.tap import Tap
-from cdcd.adapters.recording.writer import Limits, RecordingWriter
+from cdcd.adapters.recording.writer import RecordingLimits, RecordingWriter
 from cdcd.config.loading import Config
 from cdcd.core.engine.actions import Action, Ask, Describe, End, EnsureTopics, Lost, Ship, Status, Wait
 from cdcd.core.engine.building import build_engine
@@ -63,7 +63,7 @@ def record(config: Config, folder: Path, seconds: float | None, *, notice: Say) 
 
 async def _record(config: Config, folder: Path, seconds: float | None, notice: Say) -> None:
     failures: list[str] = []
-    limits = Limits(config.record.bytes_max, config.record.age_s_max, config.record.segment_bytes)
+    limits = RecordingLimits(config.record.bytes_max, config.record.age_s_max, config.record.segment_bytes)
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         try:

@@ -11,7 +11,7 @@ from typing import Final
 
 from cdcd.adapters.kafka.replayed import ReplayedTopics
 from cdcd.adapters.recording.blocks import Item, pack, size_of
-from cdcd.adapters.recording.events import Began, item_of
+from cdcd.adapters.recording.events import SegmentBegan, item_of
 from cdcd.adapters.recording.redacted_values import ColumnModes
 from cdcd.adapters.recording.redaction import Redaction
 from cdcd.adapters.recording.replay import Adapt, Replay, as_recorded
@@ -24,7 +24,7 @@ from cdcd.adapters.recording.segments import (
     read_events,
     seek,
 )
-from cdcd.adapters.recording.writer import Limits, RecordingWriter
+from cdcd.adapters.recording.writer import RecordingLimits, RecordingWriter
 from cdcd.config.loading import Config
 from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.session_start import SessionStart
@@ -186,7 +186,7 @@ def _adapt_to(config: Config) -> Adapt:
 
 
 BLOCK_BYTES: Final = 1 << 18
-UNLIMITED: Final = Limits(bytes_max=1 << 62, age_s_max=None, segment_bytes=1 << 40)
+UNLIMITED: Final = RecordingLimits(bytes_max=1 << 62, age_s_max=None, segment_bytes=1 << 40)
 
 
 def redact(
@@ -224,7 +224,7 @@ def redact(
             if isinstance(event, Tear):
                 notice(f"{event.path} is torn at offset {event.offset}. Everything before that is redacted.")
                 continue
-            if isinstance(event, Began):
+            if isinstance(event, SegmentBegan):
                 flush()
                 head = segment.head
                 writer.begin_segment(head.kind, head.lsn, head.unix_us)

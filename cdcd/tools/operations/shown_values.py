@@ -61,7 +61,7 @@ Forms = Mapping[str, str]
 """The form of each column, by its name in the record (docs/records.md, "Descriptions of tables")."""
 
 
-class Descriptions:
+class ShownForms:
     """Forms of the columns of tables, from descriptions.
 
     Args:

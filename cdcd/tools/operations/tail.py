@@ -39,7 +39,7 @@ from cdcd.stream.source import StreamSource
 from cdcd.stream.stream import Stream, Transaction
 from cdcd.tools.operations.change_lines import Filter, Seen, as_json, as_line
 from cdcd.tools.operations.conditions import parse_condition
-from cdcd.tools.operations.shown_values import BINARY, Descriptions
+from cdcd.tools.operations.shown_values import BINARY, ShownForms
 from cdcd.tools.operations.sides import bound_columns
 
 POLL_S: Final = 0.5
@@ -75,7 +75,7 @@ class Shown:
         notice: Say,
         limit: int = 0,
         watched: TextIO | None = None,
-        descriptions: Descriptions | None = None,
+        descriptions: ShownForms | None = None,
     ) -> None:
         self.descriptions = descriptions
         self._filter = wanted
@@ -146,7 +146,7 @@ def filter_of(tables: tuple[str, ...], where: str, flattened: Config | None = No
     )
 
 
-def descriptions_of(config: Config, notice: Say, *, from_topics: bool) -> Descriptions:
+def descriptions_of(config: Config, notice: Say, *, from_topics: bool) -> ShownForms:
     """Return the descriptions of columns: from the schemas topic, or from the stream of a slot.
 
     `notice` is called once if the topic cannot be read. Values are then shown as records have them.
@@ -154,7 +154,7 @@ def descriptions_of(config: Config, notice: Say, *, from_topics: bool) -> Descri
     binary = BINARY[config.format.binary_handling_mode]
     topic = config.topics.schemas
     if not from_topics or not topic:
-        return Descriptions(binary)
+        return ShownForms(binary)
     refused: list[CdcdError] = []
 
     def read(take: Callable[[bytes], object]) -> None:
@@ -168,7 +168,7 @@ def descriptions_of(config: Config, notice: Say, *, from_topics: bool) -> Descri
             refused.append(error)
             notice(f"Types of columns are not known, because topic {topic} cannot be read: {error.message}")
 
-    return Descriptions(binary, read)
+    return ShownForms(binary, read)
 
 
 def follow_topics(
@@ -354,7 +354,7 @@ class RecordDecoder:
         database: str,
         money_digits: int = DIGITS_OF_C,
         bindings: Bindings | None = None,
-        descriptions: Descriptions | None = None,
+        descriptions: ShownForms | None = None,
         notice: Say = _silently,
     ) -> None:
         self._descriptions = descriptions

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from cdcd.adapters.kafka.errors import Partition
-from cdcd.adapters.kafka.outage import HANGS_S, SETTLE_S, Ends
+from cdcd.adapters.kafka.outage import HANGS_S, SETTLE_S, EndOffsets
 from cdcd.core.errors import TransientError
 from cdcd.daemon import kafka_watch
 from cdcd.daemon.kafka_watch import RENEW_S, KafkaWatch
@@ -24,7 +24,7 @@ class Clients:
         monkeypatch.setattr(kafka_watch, "Admin", self._make)
         monkeypatch.setattr(kafka_watch, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.written: list[frozenset[str]] = []
-        self.ends: dict[Partition, Ends] = {}
+        self.ends: dict[Partition, EndOffsets] = {}
         self.told: list[tuple[list[Partition], dict[Partition, int]]] = []
         self.watch = KafkaWatch(
             CONFIG,
@@ -41,7 +41,7 @@ class Clients:
             if number in self.deaf:
                 raise TransientError("Kafka does not answer.")
 
-        def ends(topics: list[str]) -> dict[Partition, Ends]:
+        def ends(topics: list[str]) -> dict[Partition, EndOffsets]:
             return {place: found for place, found in self.ends.items() if place[0] in topics}
 
         return SimpleNamespace(ask=ask, ends=ends, leaders=lambda *_: {}, where="Kafka", is_stopping=False)
@@ -88,7 +88,7 @@ def test_in_a_long_outage_clients_are_made_now_and_then(clients: Clients):
 
 def test_after_an_outage_transactions_that_hang_are_told_of_once_and_their_end_too(clients: Clients):
     place = ("shop.public.orders", 2)
-    clients.ends = {place: Ends(7, 900)}
+    clients.ends = {place: EndOffsets(7, 900)}
     # GIVEN a transaction that is open while Kafka is away
     assert clients.answers_after(1)
     clients.written = [frozenset({place[0]}), frozenset({"shop.public.items"})]
@@ -106,14 +106,14 @@ def test_after_an_outage_transactions_that_hang_are_told_of_once_and_their_end_t
         assert clients.answers_after(1)
     assert clients.told == [([place], {place: 7})]
     # AND its end
-    clients.ends = {place: Ends(902, 902)}
+    clients.ends = {place: EndOffsets(902, 902)}
     assert clients.answers_after(1)
     assert clients.told[1:] == [([], {})]
 
 
 def test_without_an_outage_nobody_asks_where_partitions_end(clients: Clients):
     clients.written = [frozenset({"shop.public.orders"})]
-    clients.ends = {("shop.public.orders", 0): Ends(7, 900)}
+    clients.ends = {("shop.public.orders", 0): EndOffsets(7, 900)}
     for _ in range(30):
         assert clients.answers_after(1)
     assert clients.told == []

@@ -15,7 +15,7 @@ import pytest
 from cdcd.core.engine.actions import (
     Action,
     Ask,
-    Begin,
+    BeginStream,
     Describe,
     End,
     EnsureSchemas,
@@ -39,7 +39,7 @@ from cdcd.core.transactions.position import Position
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.session_calls import CatalogCalls, OpenSession, TopicCalls
 from cdcd.daemon.tables import NewTables
-from cdcd.telemetry.state import Aside, Telemetry
+from cdcd.telemetry.state import AsideStatus, Telemetry
 from tests.unit.core.engine.tables import relation
 
 
@@ -236,7 +236,7 @@ ACTIONS = [
     ),
     pytest.param(EnsureSchemas((USE,)), ("schemas", (USE,)), ("schemas_ready", (USE,)), id="EnsureSchemas"),
     pytest.param(RunHeartbeatQuery(), ("query",), ("heartbeat_query_ended",), id="RunHeartbeatQuery"),
-    pytest.param(Begin(), ("begin",), ("stream_begun",), id="Begin"),
+    pytest.param(BeginStream(), ("begin",), ("stream_begun",), id="BeginStream"),
     pytest.param(
         Ask(7, ListPublished(frozenset())),
         ("answer", ListPublished(frozenset())),
@@ -476,7 +476,7 @@ async def test_frames_are_read_again_when_the_engine_comes_to_want_them():
         ("look up", Describe(RELATION, False)),
         ("topics", EnsureTopics(("a",))),
         ("schemas", EnsureSchemas((USE,))),
-        ("begin", Begin()),
+        ("begin", BeginStream()),
         ("answer", Ask(1, ListPublished(frozenset()))),
         ("survey", Turn()),
     ],
@@ -581,7 +581,10 @@ async def test_the_telemetry_has_the_tables_that_are_set_aside():
     session = Session(engine)
     await session.run()
     telemetry = session.pipeline._telemetry
-    assert telemetry.aside == (Aside("public.t", "request", 0x400), Aside("oid 8", "topic", 0x500))
+    assert telemetry.aside == (
+        AsideStatus("public.t", "request", 0x400),
+        AsideStatus("oid 8", "topic", 0x500),
+    )
     engine.fates = Fates((), {}, observe=lambda fact: None)
     session.pipeline._count()
     assert not telemetry.aside

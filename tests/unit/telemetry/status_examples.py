@@ -10,7 +10,7 @@ from cdcd.core.snapshot.outcomes import Outcome
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import Part, TableTask
 from cdcd.telemetry.daemon_pages import TABLES_MAX, daemon_status
-from cdcd.telemetry.state import Aside, Telemetry, readiness
+from cdcd.telemetry.state import AsideStatus, Telemetry, readiness
 
 HOSTILE = '<script>alert("1")</script>\x1b[31m&\'"'
 
@@ -38,8 +38,8 @@ def busy(name: str = "shop", table: str = "public.orders", message: str = "conne
         ReconnectScheduled(side="kafka", message=message, hint=f"Hint: {message}", wait_s=1)
     )
     telemetry.aside = (
-        Aside(f"{table}2", "topic", 0x1800, message, f"Hint: {message}", 2),
-        Aside("public.aside", "request", 0x1700),
+        AsideStatus(f"{table}2", "topic", 0x1800, message, f"Hint: {message}", 2),
+        AsideStatus("public.aside", "request", 0x1700),
     )
     telemetry.snapshot = Progress(
         tasks=(

@@ -14,7 +14,7 @@ from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import TableTask
 from cdcd.telemetry.daemon_pages import READING_MAX, TABLES_MAX, daemon_routes, daemon_status, serve_http
 from cdcd.telemetry.http import HttpRequest, HttpRoute
-from cdcd.telemetry.state import ActiveElsewhere, Aside, Telemetry
+from cdcd.telemetry.state import ActiveElsewhere, AsideStatus, Telemetry
 from cdcd.telemetry.throughput import Throughput
 from tests.unit.telemetry.status_examples import busy, keys, status_of
 
@@ -66,7 +66,7 @@ def test_tables_that_are_set_aside_are_named_with_reason_and_command():
     telemetry = busy()
     telemetry.events = {("public.orders2", "c"): 1}
     assert [each["state"] for each in status_of(telemetry)["tables"]] == ["set aside"]
-    telemetry.aside = tuple(Aside(f"public.t{number}", "registry", 1) for number in range(5000))
+    telemetry.aside = tuple(AsideStatus(f"public.t{number}", "registry", 1) for number in range(5000))
     status = status_of(telemetry)
     assert (len(status["set_aside"]), status["set_aside_total"]) == (READING_MAX, 5000)
     telemetry.stand_by()

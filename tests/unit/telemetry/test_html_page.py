@@ -7,7 +7,7 @@ import pytest
 
 from cdcd.telemetry.html_page import RUNBOOK, bars, html_page, runbook_page
 from cdcd.telemetry.html_style import HEADERS, SCRIPT, STYLE
-from cdcd.telemetry.state import ActiveElsewhere, Aside, Telemetry
+from cdcd.telemetry.state import ActiveElsewhere, AsideStatus, Telemetry
 from deploy.local.cache import REPOSITORY
 from tests.unit.telemetry.status_examples import HOSTILE, busy, status_of
 
@@ -122,7 +122,7 @@ def test_the_page_names_tables_that_are_set_aside_with_the_command_that_helps():
     telemetry = busy()
     telemetry.aside = ()
     assert "set aside" not in "".join(Parsed(html_page(status_of(telemetry))).texts)
-    telemetry.aside = tuple(Aside(f"public.t{number}", "registry", 1) for number in range(300))
+    telemetry.aside = tuple(AsideStatus(f"public.t{number}", "registry", 1) for number in range(300))
     shown = "".join(Parsed(html_page(status_of(telemetry))).texts)
     assert "300 tables set aside" in shown
     assert "and 200 tables more" in shown

@@ -22,9 +22,9 @@ from cdcd.telemetry.http import (
     CONNECTIONS_MAX,
     KINDS_MAX,
     LOOK_S,
+    AnswerCache,
     HttpRoute,
     HttpServer,
-    Kept,
     Reply,
     Routes,
     Tls,
@@ -459,14 +459,14 @@ def spend(seconds: float) -> str:
 
 
 def test_an_answer_is_kept_for_a_moment_and_by_kind():
-    kept: Kept[str, list[int]] = Kept(1.0, 60.0)
+    kept: AnswerCache[str, list[int]] = AnswerCache(1.0, 60.0)
     first, other = kept("a", list), kept("b", list)
     assert kept("a", list) is first
     assert first is not other
 
 
 def test_an_answer_that_is_old_is_made_anew():
-    kept: Kept[str, list[int]] = Kept(1e9, 0.0)
+    kept: AnswerCache[str, list[int]] = AnswerCache(1e9, 0.0)
     assert kept("a", list) is not kept("a", list)
 
 
@@ -474,7 +474,7 @@ def test_an_answer_is_kept_as_long_as_its_cost_demands(monkeypatch: pytest.Monke
     now = [0.0]
     clocks = SimpleNamespace(monotonic=lambda: now[0], thread_time=time.thread_time)
     monkeypatch.setattr("cdcd.telemetry.http.time", clocks)
-    kept: Kept[str, str] = Kept(0.01)
+    kept: AnswerCache[str, str] = AnswerCache(0.01)
     times = 0
 
     def make() -> str:
@@ -491,7 +491,7 @@ def test_an_answer_is_kept_as_long_as_its_cost_demands(monkeypatch: pytest.Monke
 
 
 def test_strangers_cannot_fill_it():
-    kept: Kept[int, str] = Kept(1.0, 60.0)
+    kept: AnswerCache[int, str] = AnswerCache(1.0, 60.0)
     for kind in range(10 * KINDS_MAX):
         kept(kind, lambda: "made")
     assert len(kept._made) <= KINDS_MAX

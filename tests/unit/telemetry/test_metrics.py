@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdcd import __version__
 from cdcd.telemetry import metrics
 from cdcd.telemetry.metrics import DEFINITIONS, registry_for
-from cdcd.telemetry.state import Aside, Telemetry
+from cdcd.telemetry.state import AsideStatus, Telemetry
 
 
 def scrape(telemetry: Telemetry) -> dict[tuple[str, ...], float]:
@@ -93,9 +93,9 @@ def test_the_telemetry_is_read_at_the_scrape(monkeypatch):
 def test_tables_that_are_set_aside_are_counted_by_the_kind_of_their_fault():
     telemetry = Telemetry("shop", "cdcd_shop")
     telemetry.aside = (
-        Aside("public.a", "topic", 1),
-        Aside("public.b", "size", 1),
-        Aside("public.c", "topic", 2),
+        AsideStatus("public.a", "topic", 1),
+        AsideStatus("public.b", "size", 1),
+        AsideStatus("public.c", "topic", 2),
     )
     samples = scrape(telemetry)
     assert samples["cdcd_tables_set_aside", "topic"] == 2

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from librt.strings import BytesWriter
 
-from cdcd.core.records.avro.writing import FIRST, SECOND, UnfitError
+from cdcd.core.records.avro.writing import FIRST, SECOND, AvroValueError
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.literals import (
     ArraySink,
@@ -68,7 +68,7 @@ class OneDimension(ArraySink):
 
     def open(self) -> None:
         if self._is_open:
-            raise UnfitError("arrays with one dimension")
+            raise AvroValueError("arrays with one dimension")
         self._is_open = True
 
 

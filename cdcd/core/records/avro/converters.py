@@ -17,7 +17,7 @@ from cdcd.core.catalog.hints import HINT
 from cdcd.core.catalog.wiretext import MINUS, NINE, ZERO, checked, to_bytes
 from cdcd.core.errors import ProtocolError
 from cdcd.core.records.avro.arrays import ArrayValue, AvroConverter
-from cdcd.core.records.avro.writing import UnfitError
+from cdcd.core.records.avro.writing import AvroValueError
 from cdcd.core.records.debezium_json.arrays import Array, of_element
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.converter import STRING, Converter
@@ -156,11 +156,11 @@ class AnyValue(AvroConverter):
         """Append the value that has this JSON."""
         try:
             out.write(self._to.encoded(self._schema, json_text))
-        except UnfitError as error:
+        except AvroValueError as error:
             raise _unfit(self._to.name, error) from None
 
 
-def _unfit(name: str, error: UnfitError) -> UnwritableError:
+def _unfit(name: str, error: AvroValueError) -> UnwritableError:
     return UnwritableError(
         f"it is of another form than the column's {name} schema, which has {error}",
         f"An array with several dimensions, or an empty bit string, has no place in {name}. Set "
@@ -194,7 +194,7 @@ class ArrayItems(AnyValue):
         self._array.set(data, at, end, is_binary)
         try:
             self._to.put_array(self._array, out)
-        except UnfitError as error:
+        except AvroValueError as error:
             raise _unfit(self._to.name, error) from None
         except UnwritableError as unwritable:
             raise of_element(unwritable) from None

@@ -17,7 +17,7 @@ from cdcd.core.records.avro.schemas import adjusted_full_name, has_default, sche
 from cdcd.core.records.avro.writing import (
     FIRST,
     SECOND,
-    UnfitError,
+    AvroValueError,
     encoded,
     optional,
     text,
@@ -135,7 +135,7 @@ class AvroForm(BinaryForm):
             return None
         try:
             return self.field(schema, json_text)
-        except UnfitError:
+        except AvroValueError:
             return self.null(schema)
 
     def field(self, schema: Schema, json_text: bytes) -> bytes:

@@ -123,7 +123,7 @@ def optional(value: bytes | None) -> bytes:
     return b"\x00" if value is None else b"\x02" + value
 
 
-class UnfitError(ValueError):
+class AvroValueError(ValueError):
     """A value does not match its Connect schema. The text of the error names what was expected."""
 
 
@@ -146,7 +146,7 @@ def _write_base(schema: Schema, value: Any, out: BytesWriter) -> None:
     kind = schema["type"]
     if kind == "string":
         if not isinstance(value, str):
-            raise UnfitError("a text")
+            raise AvroValueError("a text")
         write_bytes(value.encode("utf-8"), out)
     elif kind in RANGES:
         write_long(whole(kind, value), out)
@@ -166,14 +166,14 @@ def whole(kind: str, value: Any) -> int:
     UnfitError if it is not a whole number, or is out of the type's range.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value >> RANGES[kind] <= 0:
-        raise UnfitError(f"an integer ({kind})")
+        raise AvroValueError(f"an integer ({kind})")
     return value
 
 
 def truth(value: Any) -> bool:
     """Return the value as a boolean; UnfitError if it is not one."""
     if not isinstance(value, bool):
-        raise UnfitError("a boolean")
+        raise AvroValueError("a boolean")
     return value
 
 
@@ -182,32 +182,32 @@ def real(value: Any) -> float:
     if isinstance(value, bool) or not (
         isinstance(value, int | float) or value in ("NaN", "Infinity", "-Infinity")
     ):
-        raise UnfitError("a number")
+        raise AvroValueError("a number")
     return float(value)
 
 
 def raw_bytes(value: Any) -> bytes:
     """Return the bytes of a base64 text; UnfitError if the value is not one."""
     if not isinstance(value, str):
-        raise UnfitError("bytes in base64")
+        raise AvroValueError("bytes in base64")
     try:
         return b64decode(value, validate=True)
     except Error:
-        raise UnfitError("bytes in base64") from None
+        raise AvroValueError("bytes in base64") from None
 
 
 def _write_compound(schema: Schema, value: Any, out: BytesWriter) -> None:
     kind = schema["type"]
     if kind == "struct":
         if not isinstance(value, dict):
-            raise UnfitError("an object")
+            raise AvroValueError("an object")
         for field in schema["fields"]:
             write_value(field, value.get(field["field"]), out)
     elif kind == "array":
         _write_items([schema["items"]], [[item] for item in items_of(value)], out)
     elif is_string_map(schema):
         if not isinstance(value, dict):
-            raise UnfitError("an object")
+            raise AvroValueError("an object")
         _write_items([schema["keys"], schema["values"]], [list(pair) for pair in value.items()], out)
     else:
         _write_items([schema["keys"], schema["values"]], [items_of(pair) for pair in items_of(value)], out)
@@ -216,7 +216,7 @@ def _write_compound(schema: Schema, value: Any, out: BytesWriter) -> None:
 def items_of(value: Any) -> list[Any]:
     """Return the value as the items of an array; UnfitError if it is not an array."""
     if not isinstance(value, list):
-        raise UnfitError("an array")
+        raise AvroValueError("an array")
     return value
 
 

@@ -64,7 +64,7 @@ LEFT: Final = -1
 """Returned for a row that only `read_row` can convert, because some of its values were not sent."""
 
 
-class Place:
+class ColumnPlace:
     """The place of a column in the rows that are written.
 
     Attributes:
@@ -89,7 +89,7 @@ class Place:
 _TRUE: Final = b"t"
 
 
-def write_row(frame: bytes, start: "i64", places: list[Place], out: BytesWriter) -> "i64":
+def write_row(frame: bytes, start: "i64", places: list[ColumnPlace], out: BytesWriter) -> "i64":
     """Convert a row like `read_row`, but append fragments and values to `out`; compiled code uses this where it can.
 
     Returns:

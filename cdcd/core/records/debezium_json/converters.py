@@ -359,7 +359,7 @@ class Bits(Converter):
         return base64_json(placeholder.encode("utf-8"))
 
 
-class Point(Converter):
+class PointConverter(Converter):
     """Converts point (`(1,2.5)`)."""
 
     def json(self, text: str) -> str:
@@ -434,7 +434,7 @@ CONVERTERS: Final[Mapping[str, Callable[[LogicalType], Converter]]] = {
     "ltree": _text,
     "money": lambda logical: Money(logical.modifier),
     "oid": _always(Integer(4, signed=False)),
-    "point": _always(Point()),
+    "point": _always(PointConverter()),
     "sparsevec": _always(SparseVector()),
     "text": _text,
     "time": lambda logical: Time(logical.modifier),

@@ -20,7 +20,7 @@ from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_c
 from cdcd.core.catalog.wiretext import wire
 from cdcd.core.errors import ConfigError, SourceError
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.records.debezium_json.changes import Place, Plan, put_whole
+from cdcd.core.records.debezium_json.changes import ColumnPlace, Plan, put_whole
 from cdcd.core.records.debezium_json.connect_schema import (
     CLOSING,
     WITH_SCHEMA,
@@ -187,14 +187,14 @@ class TableFragments:
         self.row_start = self.empty_row + b"," if constants else self.empty_row
         self.identity = [column.is_key for column in columns]
         self.plan: Plan = []
-        self.places: list[Place] = []
+        self.places: list[ColumnPlace] = []
         row: list[bytes] = []
         start = self.row_start
         for column, name in enumerate(self.names):
             shown = self.visible[column]
             row.append(start + name + b":" if shown else b"")
             start = b"," if shown else start
-            self.places.append(Place(row[-1], self.converters[column], b"null" if shown else b""))
+            self.places.append(ColumnPlace(row[-1], self.converters[column], b"null" if shown else b""))
             mode = self.converters[column].mode
             self.plan.append((_make_place(row, mode), mode, column))
         if not row:

@@ -7,7 +7,7 @@ from librt.strings import BytesWriter
 from cdcd.core.records.avro.arrays import ArrayValue, AvroConverter, OneDimension
 from cdcd.core.records.avro.converters import AnyValue, BinaryForm, Numbers, converter_of
 from cdcd.core.records.avro.form import head, subject_of
-from cdcd.core.records.avro.writing import BUFFER_BYTES_MAX, UnfitError
+from cdcd.core.records.avro.writing import BUFFER_BYTES_MAX, AvroValueError
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.converter import Converter
 from cdcd.core.records.encoder import EncoderSettings
@@ -159,7 +159,7 @@ class ProtobufForm(BinaryForm):
         """See `BinaryForm`."""
         try:
             return self.field(schema, json_text)
-        except UnfitError:
+        except AvroValueError:
             return b""
 
     def field(self, schema: Schema, json_text: bytes) -> bytes:

@@ -18,7 +18,7 @@ from cdcd.core.pauses import PAUSE_ITEMS, pause
 from cdcd.core.records.avro.schemas import DECIMAL, is_string_map
 from cdcd.core.records.avro.writing import (
     RANGES,
-    UnfitError,
+    AvroValueError,
     append_text,
     items_of,
     raw_bytes,
@@ -178,7 +178,7 @@ def write_value(schema: Schema, value: Any, out: BytesWriter) -> None:
         write_bytes(part.getvalue(), out)
     elif kind == "string":
         if not isinstance(value, str):
-            raise UnfitError("a text")
+            raise AvroValueError("a text")
         write_bytes(value.encode("utf-8"), out)
     elif kind in RANGES:
         write_varint(whole(kind, value), out)
@@ -198,14 +198,14 @@ def _write_message(schema: Schema, value: Any, out: BytesWriter) -> None:
     kind = schema["type"]
     if kind == "struct":
         if not isinstance(value, dict):
-            raise UnfitError("an object")
+            raise AvroValueError("an object")
         for place, field in enumerate(schema["fields"]):
             _write_field(field, number_of(field, place), value.get(field["field"]), out)
     elif kind == "array":
         _write_items(schema["items"], items_of(value), out)
     elif is_string_map(schema):
         if not isinstance(value, dict):
-            raise UnfitError("an object")
+            raise AvroValueError("an object")
         _write_entries(schema, [list(pair) for pair in value.items()], out)
     else:
         _write_entries(schema, [items_of(pair) for pair in items_of(value)], out)

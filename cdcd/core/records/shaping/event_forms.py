@@ -17,7 +17,7 @@ from librt.strings import BytesWriter
 from cdcd.core.errors import ConfigError
 from cdcd.core.facts import cut_short
 from cdcd.core.records.avro.form import AvroForm, known_id
-from cdcd.core.records.avro.writing import UnfitError, encoded, write_value
+from cdcd.core.records.avro.writing import AvroValueError, encoded, write_value
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.encoder import EncoderSettings, Record
 from cdcd.core.records.schema_registrations import Known, SchemaUse
@@ -96,7 +96,7 @@ class EventSchemas:
         try:
             write_value(schema, value, out)
             use = self._form.use(self._settings, topic, schema, "value")
-        except UnfitError as unfit:
+        except AvroValueError as unfit:
             raise ValueError(f"a value of it is not {unfit}") from None
         except OverflowError:
             raise ValueError("it has a number that a double does not hold") from None

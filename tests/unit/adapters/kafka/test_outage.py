@@ -11,7 +11,7 @@ from cdcd.adapters.kafka.outage import (
     HANGS_S,
     LOOK_S,
     SETTLE_S,
-    Ends,
+    EndOffsets,
     Expiry,
     HangingTransactions,
     Settling,
@@ -108,7 +108,7 @@ class Outage:
         self.transactions.failed(TOPIC)
         assert self.transactions.answered((), self.now) == TOPIC
 
-    def look(self, ends: Ends, seconds: float = 1.0, written: frozenset[str] = frozenset()) -> bool:
+    def look(self, ends: EndOffsets, seconds: float = 1.0, written: frozenset[str] = frozenset()) -> bool:
         """Whether a transaction is found to hang when it is looked at so much later."""
         self.now += seconds
         assert self.transactions.answered(written, self.now) == TOPIC
@@ -121,22 +121,22 @@ def outage() -> Outage:
 
 
 def test_a_partition_that_shows_its_records_hangs_nowhere(outage: Outage):
-    assert not outage.look(Ends(500, 500))
-    assert not outage.look(Ends(500, 500))
+    assert not outage.look(EndOffsets(500, 500))
+    assert not outage.look(EndOffsets(500, 500))
     assert not outage.transactions.hanging
     assert outage.transactions.answered((), outage.now + LOOK_S) == frozenset()
 
 
 def test_readers_that_stop_while_nothing_is_written_tell_of_a_hanging_transaction_once(outage: Outage):
-    assert not outage.look(Ends(2, 500))
-    assert not outage.look(Ends(2, 500), HANGS_S - 1)
-    assert outage.look(Ends(2, 500), 1)
+    assert not outage.look(EndOffsets(2, 500))
+    assert not outage.look(EndOffsets(2, 500), HANGS_S - 1)
+    assert outage.look(EndOffsets(2, 500), 1)
     assert outage.transactions.hanging == {PLACE: 2}
-    assert not outage.look(Ends(2, 500))
+    assert not outage.look(EndOffsets(2, 500))
     # However long it takes, it is looked at until readers go on.
-    assert not outage.look(Ends(2, 500), 10 * LOOK_S)
+    assert not outage.look(EndOffsets(2, 500), 10 * LOOK_S)
     assert outage.transactions.hanging
-    assert not outage.look(Ends(502, 502))
+    assert not outage.look(EndOffsets(502, 502))
     assert not outage.transactions.hanging
     assert outage.transactions.answered((), outage.now + 1) == frozenset()
 
@@ -144,22 +144,22 @@ def test_readers_that_stop_while_nothing_is_written_tell_of_a_hanging_transactio
 def test_a_transaction_that_is_open_does_not_hang(outage: Outage):
     # A large transaction is written for minutes.
     for _ in range(100):
-        assert not outage.look(Ends(2, 500), 1, TOPIC)
+        assert not outage.look(EndOffsets(2, 500), 1, TOPIC)
     # Its end is still on its way.
-    assert not outage.look(Ends(2, 500))
-    assert not outage.look(Ends(800, 800))
+    assert not outage.look(EndOffsets(2, 500))
+    assert not outage.look(EndOffsets(800, 800))
 
 
 def test_readers_that_go_on_stop_for_other_reasons(outage: Outage):
     for stable in range(2, 100):
-        assert not outage.look(Ends(stable, 500))
+        assert not outage.look(EndOffsets(stable, 500))
     assert not outage.transactions.hanging
 
 
 def test_a_partition_of_which_nobody_tells_is_as_before(outage: Outage):
-    assert not outage.look(Ends(2, 500))
+    assert not outage.look(EndOffsets(2, 500))
     assert outage.transactions.looked({}, (), outage.now + 1) == []
-    assert outage.look(Ends(2, 500), HANGS_S)
+    assert outage.look(EndOffsets(2, 500), HANGS_S)
     assert outage.transactions.looked({}, (), outage.now + 1) == []
     assert outage.transactions.hanging
 
@@ -170,7 +170,7 @@ def test_topics_that_are_written_right_after_an_outage_are_looked_at_and_later_o
     transactions.failed(())
     assert transactions.answered((), 2.0) == frozenset()
     assert transactions.answered(TOPIC, 3.0) == TOPIC
-    transactions.looked({PLACE: Ends(3, 3)}, TOPIC, 3.0)
+    transactions.looked({PLACE: EndOffsets(3, 3)}, TOPIC, 3.0)
     assert transactions.answered({"shop.public.other"}, 3.0 + LOOK_S) == frozenset()
 
 

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from cdcd.adapters.recording.blocks import RecordingError, pack
 from cdcd.adapters.recording.events import (
     Answered,
-    Began,
     CatalogAnswer,
     Delivered,
     Event,
     Frames,
     HeartbeatQueryEnded,
-    LockLost,
+    LockLostCall,
     Next,
-    Stopped,
+    SegmentBegan,
+    StopCall,
     StreamBegun,
     TopicsReady,
     decode_events,
@@ -77,7 +77,7 @@ START = SessionStart(
 )
 KNOWN = (RELATION, DESCRIPTION, {23: BUILTIN_TYPES[23]})
 EVENTS: list[Event] = [
-    Began("1.0", True, START, 12, (KNOWN,), (), 9, 1.5, 1_700_000_000_000_000),
+    SegmentBegan("1.0", True, START, 12, (KNOWN,), (), 9, 1.5, 1_700_000_000_000_000),
     Next(b"r", 1.25, 17),
     Next(b"a", 1.25, 17, 3, Read(QUERY, 1 << 62)),
     Next(b"a", 1.25, 17, 4, FindWriters((1, 2))),
@@ -89,8 +89,8 @@ EVENTS: list[Event] = [
     Delivered(5.0),
     StreamBegun(5.5),
     HeartbeatQueryEnded(5.75),
-    LockLost(6.0, "gone", "57P01", True),
-    Stopped(),
+    LockLostCall(6.0, "gone", "57P01", True),
+    StopCall(),
 ]
 
 
@@ -162,7 +162,7 @@ def test_a_value_that_is_nested_without_end_is_refused():
 
 def test_the_start_of_a_session_is_the_same_after_a_round_trip():
     (began,) = decode_events(pack([item_of(EVENTS[0])]))
-    assert isinstance(began, Began)
+    assert isinstance(began, SegmentBegan)
     assert began.start == START
     assert replace(began.start, binary=True) != START
 
@@ -170,8 +170,8 @@ def test_the_start_of_a_session_is_the_same_after_a_round_trip():
 @given(st.lists(st.binary(max_size=300), max_size=20), st.floats(allow_nan=False))
 def test_frames_are_read_wherever_they_stand(frames: list[bytes], now: float):
     event = Frames(now, frames)
-    items = [item_of(Stopped()), item_of(event), item_of(event)]
-    assert list(decode_events(pack(items))) == [Stopped(), event, event]
+    items = [item_of(StopCall()), item_of(event), item_of(event)]
+    assert list(decode_events(pack(items))) == [StopCall(), event, event]
 
 
 def test_frames_that_are_not_of_their_form_are_refused():

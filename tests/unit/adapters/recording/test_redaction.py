@@ -7,12 +7,12 @@ from random import Random
 from cdcd.adapters.recording.blocks import pack
 from cdcd.adapters.recording.events import (
     Answered,
-    Began,
     CatalogAnswer,
     Event,
     Frames,
-    LockLost,
+    LockLostCall,
     Next,
+    SegmentBegan,
     item_of,
 )
 from cdcd.adapters.recording.redaction import Redaction
@@ -139,7 +139,7 @@ def recording(planted: Planted) -> list[Event]:
     known = (RELATION, description, types)
     start = replace(START, checkpoint=checkpoint, filters=filtered(word()), routes=routed(word()))
     events: list[Event] = [
-        Began("1", True, start, 1, (known,), (known,), 1, 1.0, 1),
+        SegmentBegan("1", True, start, 1, (known,), (known,), 1, 1.0, 1),
         CatalogAnswer(1.0, RELATION, description, {90001: mood}, None),
         Next(b"a", 1.0, 1, 1, Read(by_key, 10)),
         Answered(1.0, 1, Rows([b"\t".join(planted.row()) + b"\n" for _ in range(50)], 100)),
@@ -149,7 +149,7 @@ def recording(planted: Planted) -> list[Event]:
         Answered(1.0, 4, Busy(word())),
         Answered(1.0, 5, Lost(TransientError(word()))),
         Answered(1.0, 6, Looked(table, description, types, word(), Visibility(1, 2))),
-        LockLost(1.0, word(), "", False),
+        LockLostCall(1.0, word(), "", False),
         frames(
             RELATION,
             LogicalMessage(None, False, 5, "app", word().encode()),
@@ -211,7 +211,7 @@ def test_the_same_key_gives_the_same_recording_and_names_stay():
     one, other = Redaction(KEY), Redaction(KEY)
     assert [item_of(one.event(each)) for each in events] == [item_of(other.event(each)) for each in events]
     began = one.event(events[0])
-    assert isinstance(began, Began)
+    assert isinstance(began, SegmentBegan)
     assert began.version == "1+redacted"
     assert began.start.published == {16385: "public.t"}
     assert began.relations[0][0] == RELATION
@@ -221,8 +221,8 @@ def test_a_replay_of_the_copy_knows_the_token_of_a_request_that_the_daemon_knew(
     tokens = (token_digest("the token of the pipeline"),)
     start = replace(START, settings=replace(START.settings, request_tokens=tokens))
     redaction = Redaction(KEY)
-    began = redaction.event(Began("1", True, start, 1, (), (), 1, 1.0, 1))
-    assert isinstance(began, Began)
+    began = redaction.event(SegmentBegan("1", True, start, 1, (), (), 1, 1.0, 1))
+    assert isinstance(began, SegmentBegan)
     known = began.start.settings.request_tokens
     assert known is not None
     assert known != tokens

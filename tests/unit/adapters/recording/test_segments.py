@@ -20,14 +20,16 @@ from cdcd.adapters.recording.segments import (
     parse_name,
     seek,
 )
-from cdcd.adapters.recording.writer import Limits, RecordingWriter
+from cdcd.adapters.recording.writer import RecordingLimits, RecordingWriter
 
-LIMITS = Limits(bytes_max=1 << 40, age_s_max=None, segment_bytes=1 << 30)
+LIMITS = RecordingLimits(bytes_max=1 << 40, age_s_max=None, segment_bytes=1 << 30)
 
 BLOCKS = [b"one " * 100, b"two " * 200, b"three " * 300]
 
 
-def written(folder: Path, *segments: list[bytes], limits: Limits = LIMITS, kind: str = "s") -> list[Segment]:
+def written(
+    folder: Path, *segments: list[bytes], limits: RecordingLimits = LIMITS, kind: str = "s"
+) -> list[Segment]:
     """A recording of these segments, a minute each."""
     writer = RecordingWriter(folder, limits)
     for number, blocks in enumerate(segments):
@@ -165,9 +167,9 @@ def test_only_the_owner_may_read_a_recording(tmp_path):
 def test_the_oldest_segments_are_deleted_by_size_and_by_age(tmp_path):
     size = written(tmp_path / "probe", [os.urandom(10_000)])[0].path.stat().st_size
     blocks = [[os.urandom(10_000)] for _ in range(6)]
-    kept = written(tmp_path / "size", *blocks, limits=Limits(4 * size + 10, None, size))
+    kept = written(tmp_path / "size", *blocks, limits=RecordingLimits(4 * size + 10, None, size))
     assert [segment.head.number for segment in kept] == [4, 5, 6]
-    kept = written(tmp_path / "age", *blocks, limits=Limits(1 << 30, 130.0, size))
+    kept = written(tmp_path / "age", *blocks, limits=RecordingLimits(1 << 30, 130.0, size))
     assert [segment.head.number for segment in kept] == [3, 4, 5, 6]
 
 

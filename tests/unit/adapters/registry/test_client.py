@@ -8,7 +8,7 @@ import pytest
 
 from cdcd.adapters.registry.client import PATIENCE_S, Registrar, Registry
 from cdcd.config.loading import Config
-from cdcd.core.engine.reachability import Reachability, Waiting
+from cdcd.core.engine.reachability import Reachability, Undelivered
 from cdcd.core.errors import ConfigError, RegistryUnavailableError, SinkError
 from cdcd.core.facts import Fact
 from cdcd.core.records.schema_registrations import SchemaIds, SchemaUse
@@ -155,7 +155,7 @@ class Session:
         self.facts: list[Fact] = []
         self.told = asyncio.Event()
         self.ids = SchemaIds(server.url)
-        self.reach = Reachability(lambda: Waiting(0, 0, 0, None), self._observe)
+        self.reach = Reachability(lambda: Undelivered(0, 0, 0, None), self._observe)
         self.registrar = Registrar(
             Config.model_validate(data), self.ids, self.reach, self._observe, patience_s
         )

@@ -16,7 +16,7 @@ from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import (
     Action,
     Ask,
-    Begin,
+    BeginStream,
     Describe,
     End,
     EnsureTopics,
@@ -226,7 +226,7 @@ class Daemon:
         elif isinstance(action, EnsureTopics):
             self.topics += action.topics
             engine.topics_ready(action.topics, now)
-        elif isinstance(action, Begin):
+        elif isinstance(action, BeginStream):
             engine.stream_begun(now)
         elif isinstance(action, Ask):
             self.asked.append(action.question)
@@ -452,7 +452,7 @@ def test_large_rows_of_a_table_are_converted_by_the_next_action_and_not_with_the
     daemon.engine.answered(ask.ticket, Rows(lines, sum(map(len, lines))), daemon.now)
     assert encoded(daemon) == 0
     assert has_large(daemon)
-    daemon.until(Begin)
+    daemon.until(BeginStream)
     assert encoded(daemon) > len(NOTE)
     daemon.engine.stream_begun(daemon.now)
     daemon.idle()
@@ -1034,7 +1034,7 @@ def test_an_initial_snapshot_is_read_before_the_stream_begins(tmp_path: Path):
     daemon = Daemon(tmp_path, initial_of(one), exported=[one])
     assert daemon.is_reading()
     assert not daemon.wants_frames()
-    daemon.until(Begin)
+    daemon.until(BeginStream)
     # THEN its topics were made before, and PostgreSQL was told nothing
     assert daemon.topics == [TOPIC]
     assert daemon.told == []
@@ -1056,14 +1056,14 @@ def test_the_stream_begins_while_the_last_rows_are_still_out(tmp_path: Path):
     ):
         daemon.carry_out(action)
     assert isinstance(action, Ship)
-    assert isinstance(daemon.until(Begin), Begin)
+    assert isinstance(daemon.until(BeginStream), BeginStream)
     assert daemon.shipped == []
 
 
 def test_a_snapshot_of_empty_tables_begins_the_stream_at_once(tmp_path: Path):
     empty = table(OID, pages=0)
     daemon = Daemon(tmp_path, initial_of(empty), exported=[empty])
-    daemon.until(Begin)
+    daemon.until(BeginStream)
     assert daemon.topics == []
 
 
@@ -1083,7 +1083,7 @@ def test_snapshot_only_ends_when_all_is_read_and_delivered(tmp_path: Path):
     for _ in range(20):
         following = daemon.next()
         assert not isinstance(following, End)
-        if isinstance(following, Begin):
+        if isinstance(following, BeginStream):
             daemon.carry_out(following)
     daemon.carry_out(action)
     assert daemon.until(End) == End(None)

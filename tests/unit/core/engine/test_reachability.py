@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.core.engine.reachability import STOOD_STILL_S, Outage, Reachability, Waiting
+from cdcd.core.engine.reachability import STOOD_STILL_S, Outage, Reachability, Undelivered
 from cdcd.core.errors import TransientError
 from cdcd.core.facts import Fact
 from cdcd.core.facts.operation import KafkaReachable, KafkaUnreachable, PostgresReachable, PostgresUnreachable
@@ -15,7 +15,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
-        self.reach = Reachability(lambda: Waiting(3, 700, 0x50, 1 << 20), self.facts.append)
+        self.reach = Reachability(lambda: Undelivered(3, 700, 0x50, 1 << 20), self.facts.append)
 
     def fails(self, side: str, asked_at: float, now: float, patience_s: float = 3.0) -> None:
         self.reach.failed(side, REFUSED, asked_at=asked_at, patience_s=patience_s, now=now)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.reader import read_message
-from cdcd.core.protocol.texts import Kind, texts_of, with_texts
+from cdcd.core.protocol.texts import TextKind, texts_of, with_texts
 from cdcd.core.protocol.writer import write_message
 
 ROW = (b"1", None, UNCHANGED, "é".encode(), b"a", "größer".encode())
@@ -36,7 +36,7 @@ def frame_of(message: Message) -> bytes:
     return write_frame(XLogData(7, 7, 9, write_message(message)))
 
 
-def upper(text: bytes, _kind: Kind) -> bytes:
+def upper(text: bytes, _kind: TextKind) -> bytes:
     """Another text of another length, as a conversion makes it."""
     return text.decode().upper().encode() * 2
 
@@ -76,13 +76,13 @@ def test_every_text_is_found_and_a_frame_with_others_reads_as_the_same_message(
     read = read_message(changed, XLOG_HEADER, in_stream=in_stream)
     assert type(read) is type(message)
     assert [changed[text.begin : text.end] for text in texts_of(changed, in_stream)] == [
-        upper(text, Kind.VALUE) for text in texts
+        upper(text, TextKind.VALUE) for text in texts
     ]
 
 
 def test_what_becomes_of_a_text_depends_on_what_it_is():
     kinds = [text.kind for message, _ in MESSAGES for text in texts_of(frame_of(message), False)]
-    assert set(kinds) == {Kind.VALUE, Kind.NAME, Kind.LABEL}
+    assert set(kinds) == {TextKind.VALUE, TextKind.NAME, TextKind.LABEL}
 
 
 def test_ascii_is_left_alone_and_so_are_keepalives():

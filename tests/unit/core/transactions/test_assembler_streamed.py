@@ -13,7 +13,14 @@ from cdcd.core.protocol.peek import xid_of
 from cdcd.core.transactions.drafts import SpoolItem, content_of, make_draft
 from cdcd.core.transactions.open_transactions import UndecidableMessageError
 from cdcd.core.transactions.position import Position
-from cdcd.core.transactions.steps import Changes, Closed, Opened, RelationPreview, TransactionalMessage, Turn
+from cdcd.core.transactions.steps import (
+    Changes,
+    Closed,
+    Opened,
+    RelationPreview,
+    TransactionalMessage,
+    TurnEnd,
+)
 from tests.unit.core.transactions.wire import (
     Receiver,
     begin,
@@ -365,7 +372,7 @@ def test_the_relations_described_so_far_are_given_with_the_rows(tmp_path):
 def test_other_tasks_get_a_turn_after_each_run_of_rows_that_arrives(receiver):
     frames = block(7, described("a", xid=7), insert("one", 7), insert("two", 7), described("b", xid=7))
     kinds = [type(step) for step in receiver.assembler.assemble(frames)]
-    assert kinds == [RelationPreview, Turn, RelationPreview]
+    assert kinds == [RelationPreview, TurnEnd, RelationPreview]
 
 
 def test_other_tasks_get_a_turn_for_each_list_that_is_skipped_of_a_half_delivered_transaction(tmp_path):
@@ -375,7 +382,7 @@ def test_other_tasks_get_a_turn_for_each_list_that_is_skipped_of_a_half_delivere
     lists = len(list(receiver.spool.replay(7)))
     assert lists > 4
     kinds = [type(step) for step in receiver.assembler.assemble([stream_commit(7, 200)])]
-    assert kinds == [Opened, *[Turn] * (lists - 1), Changes, Closed]
+    assert kinds == [Opened, *[TurnEnd] * (lists - 1), Changes, Closed]
 
 
 def empty_spool_files(directory: Path) -> None:
@@ -411,7 +418,7 @@ def test_messages_stand_between_the_changes_and_count_as_one_event_each(tmp_path
     receiver = Receiver(tmp_path, Position(200, 200, done), draft=by_xid)
     receiver.take(block(7, insert("one", 7), emitted("two", 7), insert("three", 7)))
     steps = list(receiver.assembler.assemble([stream_commit(7, 200)]))
-    kinds = [type(step) for step in steps if not isinstance(step, Opened | Closed | Turn)]
+    kinds = [type(step) for step in steps if not isinstance(step, Opened | Closed | TurnEnd)]
     # A message that is delivered already follows, because it may concern the events behind it.
     assert kinds == [[Changes, TransactionalMessage], [TransactionalMessage]][done > 0] + [Changes] * (
         done < 3

@@ -49,7 +49,7 @@ from cdcd.core.transactions.steps import (
     RolledBack,
     Step,
     TransactionalMessage,
-    Turn,
+    TurnEnd,
 )
 
 TABLE = 16400
@@ -196,7 +196,7 @@ class Receiver:
         for one in frames:
             flat += [one] if isinstance(one, bytes) else one
         return [
-            step for step in self.assembler.assemble(flat) if not isinstance(step, Turn | RelationPreview)
+            step for step in self.assembler.assemble(flat) if not isinstance(step, TurnEnd | RelationPreview)
         ]
 
     def take(self, *frames: bytes | Iterable[bytes]) -> list[str]:
@@ -221,7 +221,7 @@ class Receiver:
             case TransactionalMessage():
                 delivered = "delivered " if step.is_delivered else ""
                 return [delivered + text_of(step.frame, in_stream=step.in_stream)]
-            case Turn() | RelationPreview():
+            case TurnEnd() | RelationPreview():
                 return []
             case Described(message=Relation() as message):
                 return [f"relation {' '.join(column.name for column in message.columns)}"]

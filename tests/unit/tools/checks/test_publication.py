@@ -7,10 +7,10 @@ import pytest
 from cdcd.adapters.postgres.barriers import Barrier
 from cdcd.adapters.postgres.inspection import ServerFacts
 from cdcd.telemetry.findings import Finding
-from cdcd.tools.checks.publication import Reading, check_rows
+from cdcd.tools.checks.publication import StartReading, check_rows
 from tests.unit.tools.checks.test_postgres import FACTS, ORDERS, PLAIN, with_publication
 
-ALL = Reading(frozenset({"public.orders", "public.plain"}))
+ALL = StartReading(frozenset({"public.orders", "public.plain"}))
 
 
 def barrier(
@@ -23,7 +23,7 @@ def with_barriers(*barriers: Barrier) -> ServerFacts:
     return replace(with_publication(tables=(ORDERS, replace(PLAIN, has_key=False))), barriers=barriers)
 
 
-def found(facts: ServerFacts, reading: Reading) -> list[Finding]:
+def found(facts: ServerFacts, reading: StartReading) -> list[Finding]:
     return [one for one in check_rows(facts, reading) if one.level != "ok"]
 
 
@@ -45,13 +45,13 @@ def test_a_missing_right_is_an_error_with_its_command_only_where_rows_are_read(
     (finding,) = found(with_barriers(one), ALL)
     assert (finding.level, finding.code, finding.fix) == ("error", code, fix)
     assert "public.orders" in finding.found
-    assert found(with_barriers(one), Reading()) == []
+    assert found(with_barriers(one), StartReading()) == []
 
 
 def test_of_a_schema_with_many_such_tables_the_command_is_for_all_of_them() -> None:
     names = [f"t{number}" for number in range(300)]
     facts = with_barriers(*(barrier(name, select=True) for name in names))
-    (finding,) = found(facts, Reading(frozenset(f"public.{name}" for name in names)))
+    (finding,) = found(facts, StartReading(frozenset(f"public.{name}" for name in names)))
     assert finding.fix == 'GRANT SELECT ON ALL TABLES IN SCHEMA public TO "cdcd";'
     assert finding.found.endswith("and 292 more")
 
@@ -61,15 +61,15 @@ def test_without_truncate_records_a_table_without_a_key_can_only_be_read_at_the_
     (finding,) = found(with_barriers(), replace(ALL, beside=True))
     assert finding.code == "table.key"
     assert "snapshot.exclude: [public.plain]" in finding.fix
-    assert found(with_barriers(), Reading(frozenset({"public.orders"}), beside=True)) == []
+    assert found(with_barriers(), StartReading(frozenset({"public.orders"}), beside=True)) == []
     # With truncate records, it is read behind such a record.
     assert found(with_barriers(), replace(ALL, beside=True, ends_rows=True)) == []
 
 
 def test_streaming_needs_no_select() -> None:
-    (_, told) = check_rows(with_barriers(barrier(select=True)), Reading())
+    (_, told) = check_rows(with_barriers(barrier(select=True)), StartReading())
     assert (told.level, "streaming works without it" in told.found) == ("ok", True)
-    assert [one.level for one in check_rows(FACTS, Reading())] == ["ok"]
+    assert [one.level for one in check_rows(FACTS, StartReading())] == ["ok"]
 
 
 def test_messages_that_may_not_be_written_stop_what_is_read_beside_the_stream() -> None:
@@ -78,7 +78,7 @@ def test_messages_that_may_not_be_written_stop_what_is_read_beside_the_stream() 
     (finding,) = found(facts, replace(ALL, beside=True))
     assert (finding.level, finding.code) == ("error", "snapshot.watermark")
     assert finding.fix == f'GRANT EXECUTE ON FUNCTION {function} TO "cdcd";'
-    for reading in (ALL, Reading()):
+    for reading in (ALL, StartReading()):
         (finding,) = found(facts, reading)
         assert (finding.level, "an interrupted snapshot" in finding.found) == ("warning", True)
 

@@ -8,7 +8,7 @@ import pytest
 from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.records.schemas import TableForm
 from cdcd.tools.operations.change_lines import Filter, Seen, as_line
-from cdcd.tools.operations.shown_values import BINARY, READ_S, Descriptions, shown, shown_content
+from cdcd.tools.operations.shown_values import BINARY, READ_S, ShownForms, shown, shown_content
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ COLUMNS = (
 )
 
 
-def line(descriptions: Descriptions | None, schema_id: str | None) -> str:
+def line(descriptions: ShownForms | None, schema_id: str | None) -> str:
     source = {"schema": "public", "table": "orders", "ts_ms": 1_767_268_800_123, "schema_id": schema_id}
     after = {"id": 1, "total": "1.50", "card": "eA=="}
     seen = Seen("t", None, json.dumps({"op": "c", "source": source, "before": None, "after": after}).encode())
@@ -96,7 +96,7 @@ def line(descriptions: Descriptions | None, schema_id: str | None) -> str:
 def test_each_record_has_the_forms_of_its_description_and_a_protected_value_has_none():
     described = form(*COLUMNS)
     _, value = described.record()
-    descriptions = Descriptions()
+    descriptions = ShownForms()
     descriptions.take(value)
     descriptions.take(b"no description")
     fingerprint = json.loads(value)["fingerprint"]
@@ -119,7 +119,7 @@ def test_descriptions_are_read_when_one_is_missing_but_not_for_each_record():
         if len(reads) > 1:
             take(value)
 
-    descriptions = Descriptions(read=read)
+    descriptions = ShownForms(read=read)
     for _ in range(100):
         assert descriptions.of("public.orders", fingerprint) == {}
     assert len(reads) == 1
