@@ -104,7 +104,7 @@ def _write(value: object, put: Callable[[bytes], None]) -> None:
         _write(value.error.message, put)
     elif CLASSES.get(kind.__name__) is kind:
         # Fields that are not compared are not part of the value, such as the ids of schemas. A pipeline with such ids
-        # is not recorded (`config/models.py`).
+        # is not recorded (`config/combinations.py`).
         named = [each for each in fields(value) if each.compare]  # type: ignore[arg-type]
         put(b"c" + _text(kind.__name__) + _SIZE.pack(len(named)))
         for field in named:
