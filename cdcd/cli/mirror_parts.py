@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cdcd.mirror.snapshot.reading import Snapshot, SnapshotSource
     from cdcd.mirror.stream.settings import MirrorSettings
     from cdcd.mirror.targets.target import Target
+    from cdcd.mirror.verifying.waiting import Mirrored
 
 
 def given(file: Path | None) -> Path:
@@ -137,6 +138,17 @@ def base_format(config: "MirrorConfig") -> "BaseFormat":
 
     properties = {name: str(value) for name, value in config.target.properties.items()}
     return base_of(config.target.format, properties)
+
+
+def mirrored(spark: Any, config: "MirrorConfig", settings: "MirrorSettings") -> "Mirrored":
+    """The tables of the mirror, as `cdcd verify` reads them."""
+    from cdcd.mirror.verifying.batches import BatchTables  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.verifying.folds import FoldedTables  # noqa: PLC0415
+
+    target = target_of(config)
+    if config.change_log == "none":
+        return BatchTables(spark, target, settings.kafka)
+    return FoldedTables(spark, target, base_format(config), log_place(config).name, settings.kafka)
 
 
 def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource":

@@ -56,9 +56,6 @@ def _check_fold(config: "MirrorConfig", commands: bool) -> None:
         "--snapshot, --relayout or --replay-quarantine": commands,
         "batches.tag_interval_s": batches.tag_interval_s is not None,
         "tables.history": bool(tables.history),
-        "tables.buckets": tables.buckets is not None or bool(tables.buckets_for),
-        "tables.partition_by": bool(tables.partition_by),
-        "tables.deletes": tables.deletes != "remove" or bool(tables.deletes_for),
         "tables.on_incompatible: reload": "reload"
         in (tables.on_incompatible, *tables.on_incompatible_for.values()),
     }

@@ -162,7 +162,7 @@ def command(
     \b
     Exits with
       0    equal: every row and every value was compared
-      9    the pipeline or the mirror did not deliver in time (--timeout)
+      9    the pipeline did not deliver in time (--timeout)
       10   there are differences; they are named
       12   no difference was found, but not everything could be compared; the output says what and why
     """  # noqa: D301  click wants the character, and not a backslash
@@ -229,7 +229,9 @@ def _check_target(target: str, mirror_file: Path | None, file: Path) -> None:
     if is_given("repair"):
         raise click.UsageError(
             "--repair works only with --target topics. To read a table of the mirror again, stop the mirror, and: "
-            f"{cdcd('mirror', '--config', mirror_file or 'FILE', '--snapshot', 'SCHEMA.TABLE', '--source', file)}"
+            f"{cdcd('mirror', '--config', mirror_file or 'FILE', '--snapshot', 'SCHEMA.TABLE', '--source', file)}. "
+            f"With change_log: fold: {cdcd('tables', 'stop', 'SCHEMA.TABLE', '--config', file)}, and then the same "
+            "with resume."
         )
     for parameter in context.command.params:
         if parameter.name in _FOR_TOPICS and is_given(parameter.name):
@@ -244,7 +246,7 @@ def _verify_mirror(
     """Compare the tables of a mirror."""
     from cdcd.adapters.credentials.tokens import access  # noqa: PLC0415
     from cdcd.adapters.kafka import client  # noqa: PLC0415
-    from cdcd.cli.mirror_parts import check_pyspark, session_for, settings_of, source_of, target_of  # noqa: PLC0415
+    from cdcd.cli.mirror_parts import check_pyspark, mirrored, session_for, settings_of, source_of  # noqa: PLC0415
     from cdcd.config.mirror import load_mirror  # noqa: PLC0415
     from cdcd.core.catalog.patterns import parse_pattern  # noqa: PLC0415
     from cdcd.core.errors import ConfigError  # noqa: PLC0415
@@ -259,6 +261,11 @@ def _verify_mirror(
     from cdcd.tools.verify.source import Forms  # noqa: PLC0415
 
     mirror = load_mirror(mirror_file, os.environ)
+    if mirror.change_log == "only":
+        raise ConfigError(
+            "The mirror's change_log is only, so there are no tables that could be compared.",
+            hint="Verify the topics: cdcd verify --target topics.",
+        )
     check_pyspark()
 
     from cdcd.mirror.verifying.mirror import MirrorTarget  # noqa: PLC0415  loads pyspark
@@ -278,7 +285,7 @@ def _verify_mirror(
             hint="Verify the topics: cdcd verify --target topics.",
         )
     tell_left_out(config, notice)
-    settings, target = settings_of(mirror), target_of(mirror)
+    settings = settings_of(mirror)
     connection, _ = client.split(*access(config.kafka))
     delivery = TopicDelivery(config, connection, options.timeout_s, notice)
     patterns = [parse_pattern(table, "--table") for table in options.tables]
@@ -295,7 +302,7 @@ def _verify_mirror(
         return MirrorTarget(
             spark,
             source_of(config, settings),
-            target,
+            mirrored(spark, mirror, settings),
             settings,
             delivery,
             lambda shared, table: Forms(config, shared, bindings).form(table),

@@ -212,7 +212,7 @@ class TablesConfig(Section):
         default_factory=dict,
         description="Partition fields of new mirrors: pattern to fields. A "
         "field is a column, or a transform of a column: years(c), months(c), days(c), hours(c), bucket(16, c), "
-        "truncate(4, c). The first matching pattern applies. An existing table keeps its number until `cdcd mirror "
+        "truncate(4, c). The first matching pattern applies. An existing table keeps its fields until `cdcd mirror "
         "--relayout`.",
     )
     deletes: Literal["remove", "mark"] = Field(
@@ -220,7 +220,8 @@ class TablesConfig(Section):
         description="Treatment of a mirror's row that the source deletes. remove: the row is removed. mark: the row "
         "stays with its last values, and its column _cdcd_deleted is true (false in all other rows). Truncates and "
         "changes of the key "
-        "are deletes too. A mirror that was created with the other value stops until `cdcd mirror --relayout`.",
+        "are deletes too. A mirror that was created with the other value stops until `cdcd mirror --relayout`, or "
+        "with change_log: fold until the SQL statements of the hint were run.",
     )
     deletes_for: dict[TablePattern, Literal["remove", "mark"]] = Field(
         default_factory=dict,

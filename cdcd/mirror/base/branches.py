@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.mirror.base.part import OvertakenError
 from cdcd.mirror.base.position import NO_VERSION, PROPERTY, Carried, Node
-from cdcd.mirror.platform.sql import parts, quoted, text
+from cdcd.mirror.platform.sql import catalog_of, text
 
 BRANCH: Final = "cdcd_fold_"
 """What the name of a fold's branch begins with."""
@@ -35,8 +35,7 @@ def are_needed(spark: SparkSession) -> bool:
 
 def call(name: str, procedure: str) -> str:
     """The statement that calls a procedure of the catalog of the table `name` in SQL."""
-    catalog = quoted(parts(name)[0]) if "`" in name else name.partition(".")[0]
-    return f"CALL {catalog}.system.{procedure}"
+    return f"CALL {catalog_of(name)}.system.{procedure}"
 
 
 @contextmanager

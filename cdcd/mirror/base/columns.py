@@ -13,10 +13,12 @@ from typing import Final
 
 from pyspark.sql.types import DataType, StructType
 
+from cdcd.mirror.base.layout import own_columns
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.schema import OWN, ColumnSchema, TableSchema
 from cdcd.mirror.targets.changelog import dropped
 from cdcd.mirror.targets.evolution import Rename, renames_in_order
+from cdcd.mirror.targets.layout import DELETED, PLAIN, Layout
 from cdcd.mirror.targets.merge import UNKNOWN
 from cdcd.mirror.targets.reduction import EVENT, LSN
 from cdcd.mirror.targets.same_columns import widens
@@ -71,9 +73,11 @@ def definition(column: ColumnSchema, oid: int | None) -> str:
     return f"{quoted(column.name)} {column.spark.simpleString()}" + (f" COMMENT '{said}'" if said else "")
 
 
-def created(schema: TableSchema) -> str:
+def created(schema: TableSchema, layout: Layout = PLAIN) -> str:
     """The columns of a new table in SQL."""
     own = [f"{quoted(name)} {type_}" for name, type_ in OWN_COLUMNS.items()]
+    own += [f"{DELETED} boolean"] if layout.marks else []
+    own += [f"{name} {type_}" for name, type_ in own_columns(layout).items()]
     return ", ".join([*[definition(column, schema.oid) for column in schema.columns], *own])
 
 

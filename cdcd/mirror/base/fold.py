@@ -5,22 +5,25 @@ The part is the rows of the table with `position < lsn <= bound`, reduced to the
 parsed from the bytes of the log, because Spark writes numbers of a nested object anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from cdcd.core.errors import SinkError
 from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import alterations, created, digest, present
 from cdcd.mirror.base.commit import Folded, Folding, attempted
 from cdcd.mirror.base.formats import BaseFormat, OtherMakerError, check_made, form_property
-from cdcd.mirror.base.part import Forms, Part, Place
+from cdcd.mirror.base.layout import conditions, layout_of, made, partitioned_by, properties_of
+from cdcd.mirror.base.part import Forms, Place
 from cdcd.mirror.base.path import Path
-from cdcd.mirror.base.plan import plan_of
+from cdcd.mirror.base.plan import Plan, plan_of
 from cdcd.mirror.base.position import NO_VERSION, Position
 from cdcd.mirror.base.takeover import take_over
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check
+from cdcd.mirror.targets.layout import DELETED, Layout
 from cdcd.mirror.targets.merge import merge
 from cdcd.mirror.targets.moves import resolved
 from cdcd.mirror.targets.reduction import EVENT, LSN, OP, is_after
@@ -51,7 +54,27 @@ def fold(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, b
         return replace(attempted(place, attempt), taken_over=taken_over)
     except IncompatibleSchemaError as error:
         # The hint of the error is about tables without a log.
-        raise IncompatibleSchemaError(place.table, error.what, begin_again(place.table)) from error
+        hint = begin_again(place.table)
+        if place.layout.marks:
+            hint = f"Rename {place.name}, which then keeps its marked rows under the other name. {hint}"
+        raise IncompatibleSchemaError(place.table, error.what, hint) from error
+
+
+def check_marks(place: Place, columns: Collection[str]) -> None:
+    """SinkError: the table treats deleted rows otherwise than the configuration says."""
+    if (DELETED in columns) is place.layout.marks:
+        return
+    if place.layout.marks:
+        raise SinkError(
+            f"{place.table}: {place.name} removes deleted rows, and the configuration says tables.deletes: mark.",
+            hint=f"Run in Spark: ALTER TABLE {place.name} ADD COLUMN {DELETED} boolean; UPDATE {place.name} SET "
+            f"{DELETED} = false. Deletes are marked from then on.",
+        )
+    raise SinkError(
+        f"{place.table}: {place.name} marks deleted rows, and the configuration says tables.deletes: remove.",
+        hint=f"To remove the marked rows, run in Spark: DELETE FROM {place.name} WHERE {DELETED}; ALTER TABLE "
+        f"{place.name} DROP COLUMN {DELETED}. To keep them, set tables.deletes_for: {{{place.table}: mark}}.",
+    )
 
 
 class _Folding(Folding):
@@ -61,34 +84,40 @@ class _Folding(Folding):
         """Fold once. None: another commit came in between, or the table needs one more statement."""
         spark, place = self._spark, self._place
         found = plan_of(spark, self._format, place, self._forms, self._log)
-        there, position, path = found.there, found.position, found.path
+        there, position, path, has = found.there, found.position, found.path, found.has
         if path is None:
             pin = NO_VERSION if there is None else there.pin
             is_at_bound = position.clean and position.lsn <= self._bound
             return Folded(max(position.lsn, self._bound), version=pin if is_at_bound else NO_VERSION)
         if there is None:
             check(path.schema)
+            new = made(path.schema, place.layout, computed=self._format.computed)
             given = form_property(digest(path.schema), path.schema.to_json()) | found.topic
-            self._format.create(spark, place.name, created(path.schema), given)
-            check_made(spark, place.name, place.table)
+            given |= properties_of(path.schema, new)
+            self._format.create(spark, place.name, created(path.schema, new), given, partitioned_by(new))
+            has = check_made(spark, place.name, place.table)
             there = self._format.version(spark, place.name)
             if there.position != Position():
                 # Another process made the table, and has folded meanwhile.
                 return None
-        elif not self._table.follow(there, position, path, found.topic, lambda: self._alterations(path)):
+        check_marks(place, spark.table(place.name).columns)
+        layout = layout_of(spark, place, has, path.schema, computed=self._format.computed)
+        is_new, topic = found.there is None, found.topic
+        if not is_new and not self._table.follow(
+            there, position, path, topic, lambda: self._alterations(path)
+        ):
             return None
-        return self._statement(there.pin, position, path, found.part, whole=found.whole)
+        return self._statement(there.pin, position, found, layout)
 
     def _alterations(self, path: Path) -> Iterator[str]:
         # Rows keep their values in columns that get a wider type. If no row stays, a column may have any other type.
         has = present(self._spark.table(self._place.name).schema)
         return alterations(has, path.schema, anew=path.has is None)
 
-    def _statement(
-        self, pin: str, position: Position, path: Path, part: Part, *, whole: bool
-    ) -> Folded | None:
-        spark, schema = self._spark, path.schema
-        changes = self._log.changes(part, path)
+    def _statement(self, pin: str, position: Position, plan: Plan, layout: Layout) -> Folded | None:
+        assert plan.path is not None, "there is something to fold"
+        spark, path, schema = self._spark, plan.path, plan.path.schema
+        changes = self._log.changes(plan.part, path)
         rows, found = self._log.reduced(changes, schema)
         kept: DataFrame | None = None
         source = rows.filter(sf.col(OP) != "t")
@@ -97,12 +126,16 @@ class _Folding(Folding):
                 kept = changes.persist()
                 now = spark.table(self._place.name)
                 source = resolved(source, kept, schema, sorted(found.partial), now).persist()
-            if found.truncated is not None:
-                source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), found.truncated))
-            ends = (self._bound + 1, 0) if whole else part.cut
+            truncated = found.truncated
+            if truncated is not None and not layout.marks:
+                source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), truncated))
+            removed = (self._bound + 1, 0) if plan.whole else plan.removed
             carried = self._table.carried(pin, position, digest(schema))
             with as_view(source) as view:
                 guarded = self._table.guarded(view, pin)
+                # A statement that removes rows of other keys reads all of them.
+                reads_all = removed is not None or truncated is not None
+                within = [] if reads_all else conditions(spark, self._place.name, view, schema, layout)
 
                 def statement(to: str) -> str:
                     return merge(
@@ -110,8 +143,12 @@ class _Folding(Folding):
                         guarded,
                         schema,
                         keeps=found.partial,
-                        truncated=ends,
+                        truncated=truncated if layout.marks else None,
+                        removed=removed,
                         key_range=found.key_range,
+                        hashes=found.hashes if layout.buckets > 1 else (),
+                        within=within,
+                        layout=layout,
                         again=not position.clean,
                     )
 

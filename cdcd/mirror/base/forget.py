@@ -17,6 +17,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError, SourceError, TransientError
 from cdcd.mirror.base.formats import BASE, MADE_BY, STATES, BaseFormat, base_of, properties
+from cdcd.mirror.base.now import live
 from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.reading import LogTables
 from cdcd.mirror.base.states import states_name
@@ -145,7 +146,7 @@ class Forgetting:
                 f"{self._table}: the source has a row with this key, and a mirror keeps the rows of its source.",
                 hint="Delete the row in PostgreSQL, run cdcd mirror --once, and then this command again.",
             )
-        if exists(self._spark, self._place.name) and self._rows_of(self._spark.table(self._place.name)):
+        if exists(self._spark, self._place.name) and self._rows_of(live(self._spark.table(self._place.name))):
             raise TransientError(
                 f"{self._table}: the log has the delete of the row, and the table does not have it yet.",
                 hint="Run cdcd mirror --once, and then this command again.",
@@ -193,9 +194,9 @@ class Forgetting:
         positions.save(spark, place, has, replace(has.summary, number=has.summary.number + 1))
         self._change(f"DELETE FROM {log} WHERE", found.records)
         self._change(f"UPDATE {log} SET oldkey = NULL, newkey = NULL WHERE", found.references)
-        if self._states in names:
-            # The table itself does not have the row.
-            spark.sql(f"DELETE FROM {self._states} WHERE {self._condition}")
+        for name in names[1:]:
+            # The table itself has the row only if it marks deletes.
+            spark.sql(f"DELETE FROM {name} WHERE {self._condition}")
         for name in names:
             format_.rewrite(spark, name)
         for name in names[1:]:

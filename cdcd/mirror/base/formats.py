@@ -1,7 +1,7 @@
 """What Iceberg and Delta do in their own way for base tables, by SQL alone."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -55,12 +55,21 @@ class BaseFormat(Protocol):
 
     Attributes:
         guarding: properties without which two folds of a table could both commit.
+        computed: partition fields are columns of the table's own, because the format has no transforms.
     """
 
     guarding: Mapping[str, str]
+    computed: bool
 
-    def create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
-        """Create the table, if there is no table with the name."""
+    def create(
+        self,
+        spark: SparkSession,
+        name: str,
+        columns: str,
+        properties: Mapping[str, str],
+        fields: Sequence[str] = (),
+    ) -> None:
+        """Create the table, if there is no table with the name. `fields`: what stands in `PARTITIONED BY`."""
 
     def version(self, spark: SparkSession, name: str) -> Version:
         """Read the current version."""
@@ -122,6 +131,10 @@ def _assigned(values: Mapping[str, str]) -> str:
     return ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in values.items())
 
 
+def _partitioned(fields: Sequence[str]) -> str:
+    return f"PARTITIONED BY ({', '.join(fields)})" if fields else ""
+
+
 def _kept(found: Mapping[str, str]) -> Kept | None:
     return Kept.from_json(found.get(KEPT, ""))
 
@@ -130,14 +143,31 @@ class IcebergBase:
     """Tables of Iceberg. Its versions for Spark before 4.1 lose the position of a MERGE in silence (`branches.py`)."""
 
     guarding: Mapping[str, str] = {}
+    computed = False
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
-        self._properties = _ICEBERG | dict(given or {})
+        self._given = dict(given or {})
 
-    def create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+    def create(
+        self,
+        spark: SparkSession,
+        name: str,
+        columns: str,
+        properties: Mapping[str, str],
+        fields: Sequence[str] = (),
+    ) -> None:
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
-        own = _assigned({**self._properties, MADE_BY: BASE, **properties})
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg TBLPROPERTIES ({own})")
+        ours = {
+            **_ICEBERG,
+            **(_ICEBERG_PARTITIONED if fields else {}),
+            **self._given,
+            MADE_BY: BASE,
+            **properties,
+        }
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg {_partitioned(fields)} "
+            f"TBLPROPERTIES ({_assigned(ours)})"
+        )
 
     def version(self, spark: SparkSession, name: str) -> Version:
         # The reference first: each snapshot that it may name is in the list that is read afterwards.
@@ -222,15 +252,25 @@ class DeltaBase:
 
     # A MERGE that did not see what another one committed fails, even if the two changed other files.
     guarding: Mapping[str, str] = {"delta.isolationLevel": "Serializable"}
+    computed = True
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         self._properties = {**_DELTA, **self.guarding, **(given or {})}
 
-    def create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+    def create(
+        self,
+        spark: SparkSession,
+        name: str,
+        columns: str,
+        properties: Mapping[str, str],
+        fields: Sequence[str] = (),
+    ) -> None:
         if not name.startswith("delta.`"):
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
         own = _assigned({**self._properties, MADE_BY: BASE, **properties})
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta TBLPROPERTIES ({own})")
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta {_partitioned(fields)} TBLPROPERTIES ({own})"
+        )
 
     def version(self, spark: SparkSession, name: str) -> Version:
         kept = _kept(properties(spark, name))
@@ -254,8 +294,9 @@ class DeltaBase:
 
     def guard(self, name: str, pin: str) -> str:
         # Delta has no table of its versions for a subquery. Its check of conflicts refuses a MERGE if another commit
-        # added any row since, because the table has no partitions and is Serializable (ConflictChecker.scala,
-        # getFirstFileMatchingPartitionPredicates). So two folds never insert one key twice. It lets a MERGE pass behind
+        # added any row since to a partition that the MERGE reads, because the table is Serializable
+        # (ConflictChecker.scala, getFirstFileMatchingPartitionPredicates). A fold reads the partitions of all its keys.
+        # So two folds never insert one key twice. It lets a MERGE pass behind
         # a compaction, and behind a RESTORE that only removes files; the commit's pinned version then says so.
         return "true"
 
@@ -312,6 +353,12 @@ _ICEBERG: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "write.parquet.compression-codec": "zstd",
+}
+
+_ICEBERG_PARTITIONED: Final = {
+    # Otherwise each task writes a file into each partition.
+    "write.distribution-mode": "hash",
+    "write.merge.distribution-mode": "hash",
 }
 
 _DELTA: Final = {
@@ -391,9 +438,11 @@ def check_made(spark: SparkSession, name: str, table: str, kind: str = BASE) -> 
             hint=f"Drop or rename {name}, or give target.namespace another value.",
         ) from error
     if found.get(MADE_BY) != kind:
+        also = (
+            " If a mirror without a log made the table, run cdcd mirror --once, which takes the table over."
+        )
         raise OtherMakerError(
             f"{table}: something else than a fold made the table {name}.",
-            hint=f"Drop or rename {name}, or give target.namespace another value. If a mirror without a log made the "
-            "table, run cdcd mirror --once, which takes the table over.",
+            hint=f"Drop or rename {name}, or give target.namespace another value.{also if kind == BASE else ''}",
         )
     return found

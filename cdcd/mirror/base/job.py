@@ -24,6 +24,7 @@ from cdcd.mirror.base.part import Place
 from cdcd.mirror.base.plan import exists, log_begins
 from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.base.states import fold_states, states_name
+from cdcd.mirror.base.upkeep import BaseUpkeep
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.job import LogJob
 from cdcd.mirror.log.table import LogPlace
@@ -53,6 +54,9 @@ LOOK_S: Final = 300.0
 """Seconds after which a table is looked at although the log has nothing new of it. A look costs some 0.15 s of CPU."""
 
 _RETRY_S: Final = 10.0
+
+_UPKEEP_SHARE: Final = 0.5
+"""Share of the interval after which a round of maintenance begins no further table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,9 @@ class BaseJob:
         self._forms = Descriptions(
             spark, settings.kafka, self._topics, settings.schemas, variant=settings.variant, mirrored=True
         )
+        self._upkeep = BaseUpkeep(spark, settings, format_, target, observe)
+        self._changed: set[str] = set()
+        """Names of tables with commits since they were looked at for maintenance."""
         self._round = 0
         self._stops = Stops()
         self._has_read_stops = False
@@ -178,7 +185,7 @@ class BaseJob:
         while not stop.is_set():
             began = time.monotonic()
             try:
-                self._append_and_fold(stop)
+                self._append_and_fold(stop, once=once)
             except TransientError as error:
                 if once:
                     raise
@@ -189,7 +196,7 @@ class BaseJob:
                 return
             stop.wait(max(0.0, began + self._settings.interval_s - time.monotonic()))
 
-    def _append_and_fold(self, stop: threading.Event) -> None:
+    def _append_and_fold(self, stop: threading.Event, *, once: bool) -> None:
         began = time.monotonic()
         bound = self._bound()
         self._log.run(once=True, stop=stop)
@@ -211,6 +218,10 @@ class BaseJob:
         if tables:
             self._round += 1
             self._observe(BatchDone(self._round, tuple(tables), time.monotonic() - began, bound))
+        if self._upkeep.is_due():
+            names = [name for topic in self._described() for name in self._names(topic)]
+            limit_s = None if once else self._settings.interval_s * _UPKEEP_SHARE
+            self._changed = self._upkeep.round(self._changed, names, limit_s)
 
     def _note_stops(self) -> None:
         """Write to the log which tables stopped or go on, so that `cdcd mirror status` can name them."""
@@ -330,6 +341,7 @@ class BaseJob:
                 began=self._log.began.get(topic),
                 ends=self._ends.get(topic, {}),
                 former_name=former,
+                layout=self._settings.layout_of(table),
             )
             left_out = self._left_out(newest.schema.oid, bound)
             upper = bound if left_out is None else left_out.since - 1
@@ -364,6 +376,7 @@ class BaseJob:
             self._observe(TableResumed(table))
         if not done.changes:
             return None
+        self._changed.update(self._names(topic))
         return Progress(table, done.changes, done.keys, commit_lsn=done.lsn, seconds=time.monotonic() - began)
 
     def _fold_states(self, place: Place, schema: TableSchema, bound: int) -> None:
@@ -384,12 +397,16 @@ class BaseJob:
         """
         found = {}
         for topic in sorted(set(self._described()) & set(topics)):
-            schema = self._forms.newest(topic).schema
-            names = [self._target.name_of(schema, Kind.MIRROR)]
-            if self._settings.keeps_states(self._forms.table(topic) or topic) and schema.key:
-                names.append(states_name(self._target, schema))
-            found[topic] = min(map(self._position_lsn, names))
+            found[topic] = min(map(self._position_lsn, self._names(topic)))
         return found
+
+    def _names(self, topic: str) -> list[str]:
+        """The names in SQL of the tables that are folded from a topic."""
+        schema = self._forms.newest(topic).schema
+        names = [self._target.name_of(schema, Kind.MIRROR)]
+        if self._settings.keeps_states(self._forms.table(topic) or topic) and schema.key:
+            names.append(states_name(self._target, schema))
+        return names
 
     def _position_lsn(self, name: str) -> int:
         try:

@@ -20,10 +20,13 @@ from cdcd.mirror.log.positions import at_version
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.defaults import default_of
 from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.targets.buckets import BUCKET
 from cdcd.mirror.targets.evolution import value_of
+from cdcd.mirror.targets.layout import DELETED
 from cdcd.mirror.targets.merge import UNKNOWN
 from cdcd.mirror.targets.moves import resolved
 from cdcd.mirror.targets.name_lists import no_names
+from cdcd.mirror.targets.partitions import OWN
 from cdcd.mirror.targets.reduction import EVENT, KEEP, LOST, LSN, OP, is_after
 
 LAST: Final = 2**63 - 1
@@ -46,7 +49,7 @@ def now(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms) ->
                 f"{place.table}: neither the log nor the lakehouse has a row or a change of it.",
                 hint="Wait until the mirror has appended the first changes of the table.",
             )
-        return at_version(spark, place.name, found.there.pin)
+        return live(at_version(spark, place.name, found.there.pin))
     schema = found.path.schema
     before = _before(spark, place.name, found, found.path)
     changes = log.changes(found.part, found.path)
@@ -62,6 +65,12 @@ def now(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms) ->
         rows.unpersist()
 
 
+def live(rows: DataFrame) -> DataFrame:
+    """Return the rows that the source has, without columns of the layout. A table that marks deletes has other rows."""
+    own = [name for name in rows.columns if name in {DELETED, BUCKET} or name.startswith(OWN)]
+    return (rows.filter(~sf.col(DELETED)) if DELETED in own else rows).drop(*own)
+
+
 def _before(spark: SparkSession, name: str, plan: Plan, path: Path) -> DataFrame:
     """Return the rows of the table that the part of the log does not replace, in the columns of the last form."""
     schema = path.schema
@@ -69,7 +78,7 @@ def _before(spark: SparkSession, name: str, plan: Plan, path: Path) -> DataFrame
         types = [f"{quoted(column.name)} {column.spark.simpleString()}" for column in schema.columns]
         types += [f"{quoted(own)} {type_}" for own, type_ in OWN_COLUMNS.items()]
         return spark.createDataFrame([], ", ".join(types))
-    rows = at_version(spark, name, plan.there.pin)
+    rows = live(at_version(spark, name, plan.there.pin))
     steps = steps_of(spark, path)
     names = {new: old for old, new in kept(present(rows.schema), schema).items()}
     columns = []

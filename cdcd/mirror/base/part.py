@@ -27,6 +27,7 @@ from cdcd.mirror.log.positions import Began, at_version, first_lsns
 from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.targets.layout import PLAIN, Layout
 from cdcd.mirror.targets.reduction import UNFIT, Summary, prepared, summary
 from cdcd.mirror.targets.reduction import reduced as reduce_changes
 
@@ -98,6 +99,7 @@ class Place:
         began: where the log began to read the topic, if Kafka had removed records of it before. None: it had not.
         ends: by partition, an offset below which the log has all records of the topic, and none after the bound.
         former_name: name that the relation had before, so that its rows begin with a truncate. None: it had no other.
+        layout: how the table keeps its rows.
     """
 
     table: str
@@ -109,6 +111,7 @@ class Place:
     began: Began | None = None
     ends: Mapping[int, int] = field(default_factory=dict)
     former_name: str | None = None
+    layout: Layout = PLAIN
 
 
 class LogReader:
@@ -306,7 +309,7 @@ class LogReader:
     def reduced(self, changes: DataFrame, schema: TableSchema) -> tuple[DataFrame, Summary]:
         partial: frozenset[str] = frozenset()
         while True:
-            rows = reduce_changes(changes, schema, partial).persist()
+            rows = reduce_changes(changes, schema, partial, marks=self._place.layout.marks).persist()
             found = summary(rows, schema)
             if found.unfit:
                 rows.unpersist()

@@ -5,6 +5,7 @@ A fold carries the plan out. A view of now (`now.py`) reads the same plan, and c
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, Protocol
 
 from pyspark.errors import AnalysisException
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from cdcd.core.errors import SinkError
 from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.formats import TOPIC_ID, BaseFormat, Version, check_made, read_form
-from cdcd.mirror.base.part import Forms, LogReader, Part, PartOfForm, Place
+from cdcd.mirror.base.part import Forms, LogReader, Part, PartOfForm, Place, last_truncate
 from cdcd.mirror.base.path import Path, Steps
 from cdcd.mirror.base.position import NO_FORM, Position
 from cdcd.mirror.log.positions import truncate_after_gap
@@ -21,8 +22,8 @@ from cdcd.mirror.platform.sql import condition
 from cdcd.mirror.records.defaults import fits
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check, unfilled
-from cdcd.mirror.targets.same_columns import is_other
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check, plan, unfilled
+from cdcd.mirror.targets.same_columns import is_other, numbered
 
 _ABSENT: Final = ("DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST")
 """Conditions of Spark's errors for a table that is not there."""
@@ -38,7 +39,10 @@ class Plan:
         part: of the log, which the table lacks.
         path: the forms from that of the rows to that of the last change. None: nothing is to be folded.
         topic: the property that names the topic.
+        removed: (LSN, event number) of a truncate. Rows that were last changed before it are removed, also if the table
+            marks deletes. None: a truncate in the part marks them.
         whole: the position is not known, so the part replaces all rows.
+        has: properties of the table.
     """
 
     there: Version | None
@@ -47,6 +51,8 @@ class Plan:
     path: Path | None = None
     topic: dict[str, str] = field(default_factory=dict)
     whole: bool = False
+    removed: tuple[int, int] | None = None
+    has: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, log: LogReader) -> Plan:
@@ -60,23 +66,31 @@ def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms
         SourceError, SinkError, IncompatibleSchemaError: the table cannot be folded until a person acts.
     """
     there = None
-    topic_id = None
+    properties: Mapping[str, str] = {}
     if exists(spark, place.name):
-        topic_id = check_made(spark, place.name, place.table).get(TOPIC_ID)
+        properties = check_made(spark, place.name, place.table)
         there = format_.version(spark, place.name)
+    topic_id = properties.get(TOPIC_ID)
     whole = there is not None and there.position is None
     position = Position(clean=not whole) if there is None or there.position is None else there.position
     if position.clean and position.lsn >= log.bound:
         return Plan(there, position, Part(position.lsn))
-    part = log.part(position, topic_id, whole=whole)
-    parts, topic_ids = part.forms, set(part.topic_ids)
-    if not parts and position.clean:
+    marks = place.layout.marks
+    # A table that marks deletes keeps the rows from before a truncate.
+    part = log.part(position, topic_id, whole=whole, from_truncate=not marks)
+    if not part.forms and position.clean:
         return Plan(there, position, part)
+    has = form_of_rows(spark, place, position)
+    if marks and part.cut is None and (cut := last_truncate(part.forms)) is not None:
+        ids = part.topic_ids | ({topic_id} if topic_id is not None else set())
+        forms_of_part = [log.described([each])[each.schema_id].schema for each in _in_order(part.forms)]
+        if len(ids) > 1 or begins_anew(has, forms_of_part, is_new=there is None):
+            part = log.from_cut(cut)
+    parts, topic_ids = part.forms, set(part.topic_ids)
     if topic_id is not None and part.cut is None:
         topic_ids.add(topic_id)
     log.check_topic(topic_ids)
     found = log.described(parts)
-    has = form_of_rows(spark, place, position)
     last = max(parts, key=lambda each: each.last, default=None)
     newest = None
     if last is not None:
@@ -88,11 +102,40 @@ def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms
         return Plan(there, position, part)
     mine = [each for each in parts if not is_other(found[each.schema_id].schema, newest.schema)]
     check_relation(place, parts, mine, has, newest)
-    mine.sort(key=lambda each: each.last)
+    mine = _in_order(mine)
     # No row from before the truncate stays. So the forms of these rows, and of the truncate, do not matter.
     later = [found[each.schema_id] for each in mine if (each.first, each.last) != (part.cut, part.cut)]
-    path = Path(None if part.cut else has, later or [newest])
-    return Plan(there, position, part, path, {TOPIC_ID: min(topic_ids)} if topic_ids else {}, whole)
+    is_same = marks and has is not None and not is_other(has, newest.schema)
+    path = Path(has if is_same or not part.cut else None, later or [newest])
+    removed = None if is_same else part.cut
+    topic = {TOPIC_ID: min(topic_ids)} if topic_ids else {}
+    return Plan(there, position, part, path, topic, whole, removed, properties)
+
+
+def begins_anew(has: TableSchema | None, forms: Sequence[TableSchema], *, is_new: bool) -> bool:
+    """Return whether a table that marks deletes begins with the last truncate record of a part.
+
+    Otherwise the part is folded as a whole, and the truncate marks the rows from before it.
+
+    Args:
+        has: the form of the rows. None: there are no rows.
+        forms: those of the part, in the order of their last changes.
+        is_new: there is no table yet.
+    """
+    if any(is_other(each, forms[-1]) for each in (*([] if has is None else [has]), *forms)):
+        # No row of a table that had this name before stays, neither with a mark nor without one.
+        return True
+    try:
+        for before, after in pairwise(forms):
+            plan(before, numbered(before, after))
+    except IncompatibleSchemaError:
+        # A table that is there stops, because its marked rows cannot get the last form.
+        return is_new
+    return False
+
+
+def _in_order(parts: Sequence[PartOfForm]) -> list[PartOfForm]:
+    return sorted(parts, key=lambda each: each.last)
 
 
 def form_of_rows(spark: SparkSession, place: Place, position: Position) -> TableSchema | None:

@@ -9,8 +9,6 @@ One change of properties takes the table over. A process that is killed before i
 
 from pyspark.sql import SparkSession
 
-from cdcd.core.errors import SinkError
-from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import comment, digest
 from cdcd.mirror.base.formats import (
     BASE,
@@ -22,27 +20,19 @@ from cdcd.mirror.base.formats import (
     properties,
     set_properties,
 )
+from cdcd.mirror.base.layout import properties_of
 from cdcd.mirror.base.part import Place
 from cdcd.mirror.base.position import KEPT, Kept, Position
 from cdcd.mirror.platform.sql import quoted
-from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.targets.making import BUCKETS, DELETES, KIND, PARTITION, SCHEMA
+from cdcd.mirror.targets.making import KIND, SCHEMA, made
 from cdcd.mirror.targets.state import State
 from cdcd.mirror.targets.target import Kind
-
-_LAYOUT = {
-    BUCKETS: "tables.buckets",
-    DELETES: "tables.deletes: mark",
-    PARTITION: "tables.partition_by",
-}
-"""Properties of tables whose layout a fold does not write, with the option that asked for it."""
 
 
 def take_over(spark: SparkSession, format_: BaseFormat, place: Place) -> int | None:
     """Take a table over, and return the LSN of its position. None: a fold made the table already, or no mirror made it.
 
-    Raises:
-        SinkError: the table has a layout that folds do not have.
+    A fold keeps the table's partitions and buckets.
     """
     had = properties(spark, place.name)
     if had.get(MADE_BY) == BASE or SCHEMA not in had or had.get(KIND, Kind.MIRROR.value) != Kind.MIRROR.value:
@@ -50,15 +40,9 @@ def take_over(spark: SparkSession, format_: BaseFormat, place: Place) -> int | N
     newest = former_version(format_.version(spark, place.name))
     if newest is None:
         return None
-    refused = [option for name, option in _LAYOUT.items() if had.get(name, "1") not in {"1", "remove"}]
-    if refused:
-        raise SinkError(
-            f"{place.table}: {place.name} was made with {refused[0]}, which change_log: fold does not have.",
-            hint=f"Give target.namespace another value, or drop {place.name} and let the daemon read the table again. "
-            f"{begin_again(place.table)}",
-        )
     state = State.from_json(format_.former_state(spark, place.name, newest))
-    schema = TableSchema.from_json(had[SCHEMA])
+    new = made({KIND: Kind.MIRROR.value, **had})
+    schema = new.schema
     for column in schema.columns:
         said_of = comment(column, schema.oid)
         if said_of:
@@ -71,6 +55,7 @@ def take_over(spark: SparkSession, format_: BaseFormat, place: Place) -> int | N
         **({} if state.origin.topic_id is None else {TOPIC_ID: topic_id(state.origin.topic_id)}),
         KEPT: Kept(pin, position).to_json(),
         **format_.guarding,
+        **properties_of(schema, new.layout),
         MADE_BY: BASE,
     }
     set_properties(spark, place.name, values)

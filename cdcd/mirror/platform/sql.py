@@ -18,6 +18,11 @@ def parts(name: str) -> list[str]:
     return [part.replace("``", "`") for part in _PART.findall(name)]
 
 
+def catalog_of(name: str) -> str:
+    """The catalog of a table `name` in SQL, as an identifier."""
+    return quoted(parts(name)[0]) if "`" in name else name.partition(".")[0]
+
+
 def text(value: str) -> str:
     """`value` as it stands between the quotes of a string of SQL."""
     # Spark's SQL replaces ${...}, wherever it stands.

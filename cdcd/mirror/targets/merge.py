@@ -26,8 +26,10 @@ def merge(
     *,
     keeps: Collection[str] = (),
     truncated: At | None = None,
+    removed: At | None = None,
     key_range: tuple[int, int] | None = None,
     hashes: Collection[int] = (),
+    within: Collection[str] = (),
     layout: Layout = PLAIN,
     again: bool = False,
 ) -> str:
@@ -39,19 +41,23 @@ def merge(
     Args:
         keeps: columns that some row of the batch leaves as they are.
         truncated: rows that were last changed before it go, or are marked as deleted.
+        removed: rows that the batch lacks, and that were last changed before it, go in any case.
         again: what the row has may be known better now, so that its own change is taken once more.
         key_range: bounds on the first column of the key, by which files are left out; not where all rows are looked at.
         hashes: of all keys of the batch (`buckets.hash_of`), by which rows are left out; empty: they are not known.
+        within: conditions of SQL that all rows `t` of the batch's keys meet; not where all rows are looked at.
         layout: of the target. If it marks deletes, `source` was reduced with `marks`.
     """
     before = "<=" if again else "<"
     later = f"(t.{LSN} < s.{LSN} OR (t.{LSN} = s.{LSN} AND t.{EVENT} {before} s.{EVENT}))"
     on = [f"t.{quoted(name)} = s.{quoted(name)}" for name in schema.key]
-    if key_range is not None and truncated is None:
+    all_rows = truncated is not None or removed is not None
+    if key_range is not None and not all_rows:
         low, high = key_range
         on.append(f"t.{quoted(schema.key[0])} BETWEEN {low} AND {high}")
-    if hashes and truncated is None:
+    if hashes and not all_rows:
         on += named(schema, "t", hashes, layout.buckets)
+    on += [] if all_rows else within
     # A row that is marked as deleted was another one: what the source leaves as it is, is not in it. If its own change
     # is taken once more, it is.
     ended = ""
@@ -81,6 +87,8 @@ def merge(
         f"WHEN MATCHED AND s.{OP} <> 'd' AND {later} THEN {_set(sets)}",
         f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN {insert}",
     ]
+    if removed is not None:
+        lines.append(f"WHEN NOT MATCHED BY SOURCE AND {_before('t.', removed)} THEN DELETE")
     if truncated is not None and layout.marks:
         lsn, event = truncated
         cut = f"NOT t.{DELETED} AND {_before('t.', truncated)}"

@@ -9,24 +9,24 @@ In this order, for all tables at one snapshot of the source, whose LSN is exact:
    both sides. All other rows of the version are as they were at the LSN, and so must equal the snapshot's.
 4. The keys that were left out are looked at again, at another snapshot, up to LOOKS times in all.
 
-So no difference is ever told because somebody wrote meanwhile. The source's rows come as the mirror reads them itself
+So no difference is ever told because somebody wrote meanwhile. A table that cannot be compared is named and told why,
+and the other tables are compared. The source's rows come as the mirror reads them itself
 (`--snapshot`): through the daemon's encoder and the mirror's own types, so both sides follow one mapping of values.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.adapters.postgres.slot import SlotWait
-from cdcd.core.errors import TransientError
+from cdcd.core.errors import CdcdError, TransientError
 from cdcd.core.records.schemas import TableForm
 from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.changes import PROBLEM, parse
@@ -36,8 +36,7 @@ from cdcd.mirror.snapshot.reading import Snapshot, SnapshotSource, open_snapshot
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.merge import UNKNOWN
 from cdcd.mirror.targets.reduction import LSN
-from cdcd.mirror.targets.state import State
-from cdcd.mirror.targets.target import Kind, Newest, Target, kind_of
+from cdcd.mirror.targets.target import Kind, kind_of
 from cdcd.mirror.verifying.forms import Compared, compared
 from cdcd.mirror.verifying.rows import (
     Excuses,
@@ -50,10 +49,11 @@ from cdcd.mirror.verifying.rows import (
     sums,
     tell,
 )
-from cdcd.mirror.verifying.waiting import StoppedTableError, Waiting, quarantined
+from cdcd.mirror.verifying.waiting import Mirrored, Seen, StoppedTableError, Waiting
+from cdcd.mirror.watching.progress import first_lines
 from cdcd.telemetry.terminal_text import number
 from cdcd.tools.verify.comparing import ComparedOutcome
-from cdcd.tools.verify.delivery import Notice, TopicDelivery, unread
+from cdcd.tools.verify.delivery import NotDeliveredError, Notice, TopicDelivery, unread
 from cdcd.tools.verify.report import TableReport, VerifyReport
 
 LOOKS: Final = 3
@@ -111,7 +111,8 @@ class MirrorTarget:
 
     Args:
         source: where the database is; `kafka` of it is where the topics are.
-        timeout_s: how long the mirror may take to bring a table up to a snapshot.
+        tables: the mirror's tables.
+        timeout_s: how long the mirror may take to bring the tables up to a snapshot.
         rate_bytes_s: of rows of the source; 0: without limit.
         notice: told, in a sentence, what takes long.
     """
@@ -120,7 +121,7 @@ class MirrorTarget:
         self,
         spark: SparkSession,
         source: SnapshotSource,
-        target: Target,
+        tables: Mirrored,
         settings: MirrorSettings,
         delivery: TopicDelivery,
         describe: Describe,
@@ -130,7 +131,7 @@ class MirrorTarget:
     ) -> None:
         self._spark = spark
         self._source = source
-        self._target = target
+        self._tables = tables
         self._settings = settings
         self._delivery = delivery
         self._describe = describe
@@ -143,22 +144,24 @@ class MirrorTarget:
 
         Raises:
             PositionError: the pipeline reads another server.
-            SourceError, SinkError, TransientError: a side refuses or does not answer, or does not deliver in time.
+            SourceError, SinkError, TransientError: PostgreSQL or Kafka refuses or does not answer, or the pipeline does
+                not deliver in time.
         """
         done: dict[str, _Table] = {}
         left = list(tables)
         asyncio.run(self._delivery.begin())
         with Admin(self._spark, self._settings.kafka) as admin:
-            waiting = Waiting(self._spark, self._target, self._settings.kafka, admin, self._timeout_s)
             for look in range(1, LOOKS + 1):
                 with open_snapshot(self._spark, self._source, left, self._say_wait) as snapshot:
                     asyncio.run(self._delivery.nudge())
                     checkpoint = asyncio.run(self._delivery.wait(int(snapshot.lsn)))
+                    waiting = Waiting(self._tables, admin, self._timeout_s)
                     for name in left:
                         table = done.setdefault(name, _Table(snapshot.topic(name), int(snapshot.lsn)))
-                        form = snapshot.form(name, variant=self._settings.variant)
                         rows_gone = unread(checkpoint, snapshot.shared.tables[name])
-                        self._look(_At(snapshot, name, form, admin, rows_gone), table, waiting)
+                        with self._fate(name, table):
+                            form = snapshot.form(name, variant=self._settings.variant)
+                            self._look(_At(snapshot, name, form, admin, rows_gone), table, waiting)
                 left = [name for name in left if not done[name].done]
                 if not left or look == LOOKS:
                     break
@@ -178,7 +181,7 @@ class MirrorTarget:
                 why = f"rows that changed again while each of {LOOKS} snapshots was compared"
                 table.outcome.not_compared[why] += table.left_rows
             table.left.unpersist()
-        count = quarantined(self._spark, self._target, table.topic)
+        count = self._tables.quarantined(table.topic)
         if count:
             table.notes.append(f"{number(count, 'record')} of it are in the mirror's quarantine")
         return TableReport(name, table.topic, table.lsn, 0, table.outcome, table.limits, notes=table.notes)
@@ -191,30 +194,39 @@ class MirrorTarget:
             table.limits.append("any row: the table has no key, and its changelog is not compared")
             table.done = True
             return
-        sql_name = self._target.name_of(schema, Kind.MIRROR)
+        seen = waiting.reached(self._tables.name_of(schema), at.name, table.topic, at.lsn)
+        self._compare(at, table, seen or self._empty(at.form))
+
+    @contextmanager
+    def _fate(self, name: str, table: _Table) -> Iterator[None]:
+        """Note what ends the comparison of one table, so that the others are compared."""
+        why = ""
         try:
-            newest = waiting.reached(sql_name, at.name, table.topic, at.lsn)
-            self._compare(at, table, newest or self._empty(at.form))
-        except StoppedTableError as error:
-            table.limits.append(f"any row: the mirror has stopped the table: {error}")
-            table.done = True
+            yield
         except LaterError as error:
             table.later = str(error)
-        except (PySparkException, Py4JError) as error:
-            known = raised_by_task(at.name, error)
-            if not isinstance(known, TransientError):
-                raise known from error
-            table.later = known.message
+        except StoppedTableError as error:
+            why = f"the mirror has stopped the table: {error}"
+        except NotDeliveredError as error:
+            why = str(error)
+        except Exception as error:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
+            known = raised_by_task(name, error)
+            if isinstance(known, TransientError):
+                table.later = known.message
+            else:
+                why = str(known) if isinstance(known, CdcdError) else f"Spark failed: {first_lines(known)}"
+        if why:
+            table.limits.append(f"any row: {why}")
+            table.done = True
 
-    def _empty(self, form: Form) -> Newest:
+    def _empty(self, form: Form) -> Seen:
         """What stands for a table that the mirror has not made, because no record asked for it."""
         own = [StructField(LSN, LongType()), StructField(UNKNOWN, ArrayType(StringType()))]
         rows = self._spark.createDataFrame([], StructType([*form.schema.row_type.fields, *own]))
-        return Newest(form.schema, Kind.MIRROR, State(), rows)
+        return Seen(form.schema, rows)
 
-    def _compare(self, at: _At, table: _Table, newest: Newest) -> None:
-        truncated = newest.state.truncated
-        if newest.kind is not Kind.MIRROR or (truncated is not None and truncated[0] >= at.lsn):
+    def _compare(self, at: _At, table: _Table, newest: Seen) -> None:
+        if newest.truncated >= at.lsn:
             raise LaterError("it was truncated, or read again by the mirror, meanwhile")
         shared = at.snapshot.shared
         daemon = self._describe(shared, shared.tables[at.name])
@@ -228,7 +240,9 @@ class MirrorTarget:
         changed = since if table.left is None else since.join(table.left, "k", "left_semi").persist()
         try:
             if not since.filter(sf.col("k").isNull()).isEmpty():
-                raise LaterError("a record that came meanwhile cannot be read in the form that the table had")
+                raise LaterError(
+                    "a truncate, or a record in a form that the table did not have, came meanwhile"
+                )
             count = changed.count()
             self._hold(at, table, what, theirs, changed)
         except BaseException:
@@ -248,7 +262,8 @@ class MirrorTarget:
 
     def _changed(self, at: _At, what: Compared, theirs: DataFrame) -> DataFrame:
         """The keys (`k`, each once) that changed after the snapshot, as far as the version has that. One is null
-        if a record that may be a delete does not tell its key, because the table was altered.
+        if there was a truncate, or if a record that may be a delete does not tell its key, because the table was
+        altered.
         """
         later = theirs.filter(sf.col("lsn") >= at.lsn).select("k")
         topic = at.snapshot.topic(at.name)
@@ -264,8 +279,8 @@ class MirrorTarget:
             records = self._settings.kafka.read(self._spark, topic, begins, ends)
             op, problem = sf.col("op"), sf.col(PROBLEM)
             since = sf.coalesce(sf.col("commit_lsn") >= at.lsn, sf.lit(True))
-            may_delete = sf.coalesce(op == "d", problem.isNotNull()) & since
-            key = sf.when(problem.isNull(), key_text(sf.col("key"), what.key))
+            may_delete = sf.coalesce(op.isin("d", "t"), problem.isNotNull()) & since
+            key = sf.when(problem.isNull() & (op == "d"), key_text(sf.col("key"), what.key))
             deletes = parse(records, at.form.schema, at.form.rules).filter(may_delete)
             later = later.unionByName(deletes.select(key.alias("k")))
         return later.distinct()

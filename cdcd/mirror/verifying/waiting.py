@@ -1,54 +1,107 @@
 """The version of a mirror's table that has everything that a snapshot of the source sees.
 
 The rule: everything that committed before the snapshot's LSN lies before where the topic ends when the daemon's
-checkpoint has passed the LSN. A version has it if none of the records up to there that are from before the LSN is new
-to the version (`reduction.is_new`), but for those in quarantine.
+checkpoint has passed the LSN. A version counts if none of the records up to there that are from before the LSN is new
+to the version. `batches.py` and `folds.py` decide this, each for one kind of mirror.
 """
 
 import time
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame
 
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.mirror.kafka import KafkaSource, Offsets
+from cdcd.mirror.kafka import Offsets
 from cdcd.mirror.platform.kafka_admin import Admin
-from cdcd.mirror.records.changes import OPERATIONS, head
-from cdcd.mirror.targets.quarantine import PLACE, QUARANTINE
-from cdcd.mirror.targets.reduction import is_new
-from cdcd.mirror.targets.state import State
-from cdcd.mirror.targets.target import Newest, Target
-from cdcd.mirror.watching.stops import read_stops
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.watching.stops import Stop
 from cdcd.tools.verify.delivery import NotDeliveredError
 
 LOOK_S: Final = 1.0
 
 _LOOKS_FOR_STOPS: Final = 10
-"""After so many looks, it is looked whether the table is stopped."""
+"""Number of attempts after which the wait asks again whether the table is stopped."""
 
 
 class StoppedTableError(Exception):
     """The mirror has stopped the table, and says why."""
 
 
-class Waiting:
-    """Waits for tables of a mirror.
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A version of a mirror's table.
 
-    Args:
-        timeout_s: how long the mirror may take to bring a table up to the snapshot.
+    Attributes:
+        schema: the form of its rows.
+        rows: of the version, however often they are read.
+        truncated: LSN of the last truncate that the table's commits name; 0: they name none.
     """
 
-    def __init__(
-        self, spark: SparkSession, target: Target, kafka: KafkaSource, admin: Admin, timeout_s: float
-    ) -> None:
-        self._spark = spark
-        self._target = target
-        self._kafka = kafka
+    schema: TableSchema
+    rows: DataFrame
+    truncated: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The newest version of a table.
+
+    Attributes:
+        lacks: the version lacks a change from before the LSN, or its position is not known.
+        seen: the version. None: there is no table, or the version lacks changes.
+    """
+
+    lacks: bool
+    seen: Seen | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """What a version must have: the changes of a topic before the offsets `ends` that committed before `lsn`.
+
+    Attributes:
+        begins: by partition, the first offset that is still there.
+    """
+
+    topic: str
+    begins: Offsets
+    ends: Offsets
+    lsn: int
+
+
+class Mirrored(Protocol):
+    """The tables of a mirror, as its commits show them."""
+
+    def name_of(self, schema: TableSchema) -> str:
+        """The name of the table in SQL."""
+
+    def stop(self, topic: str) -> Stop | None:
+        """Return why the mirror has stopped the table of a topic. None: the table is not stopped."""
+
+    def newest(self, name: str, until: Until) -> Reached:
+        """Return the newest version of the table, and whether the version lacks something."""
+
+    def quarantined(self, topic: str) -> int:
+        """Return the number of records of a topic in quarantine."""
+
+
+class Waiting:
+    """Waits for tables of a mirror at one snapshot.
+
+    Args:
+        timeout_s: how long the mirror may take to bring all tables up to the snapshot. After that, each table is still
+            asked for once.
+    """
+
+    def __init__(self, tables: Mirrored, admin: Admin, timeout_s: float) -> None:
+        self._tables = tables
         self._admin = admin
         self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
 
-    def reached(self, name: str, table: str, topic: str, lsn: int) -> Newest | None:
+    def reached(self, name: str, table: str, topic: str, lsn: int) -> Seen | None:
         """The version; None: there is no such table, and no record for it.
 
         Args:
@@ -59,14 +112,13 @@ class Waiting:
             StoppedTableError: the mirror has stopped the table.
             NotDeliveredError: it does not get there in time.
         """
-        deadline = time.monotonic() + self._timeout_s
         ends: Offsets | None = None
         looks = 0
         while True:
-            late = time.monotonic() > deadline
+            late = time.monotonic() > self._deadline
             if late or looks % _LOOKS_FOR_STOPS == 0:
                 # Before all else: a table that the daemon has set aside has everything that its topic has.
-                stop = read_stops(self._spark, self._target).get(topic)
+                stop = self._tables.stop(topic)
                 if stop is not None and not stop.waits:
                     raise StoppedTableError(stop.message)
             written, committed = self._admin.both_ends([topic])
@@ -74,9 +126,10 @@ class Waiting:
             ends = written.get(topic, {}) if ends is None else ends
             seen = committed.get(topic, {})
             if all(seen.get(partition, 0) >= end for partition, end in ends.items()):
-                newest = self._target.newest(self._spark, name)
-                if not self._lacks(State() if newest is None else newest.state, topic, ends, lsn):
-                    return newest
+                begins = self._admin.beginnings([topic]).get(topic, {})
+                found = self._tables.newest(name, Until(topic, begins, ends, lsn))
+                if not found.lacks:
+                    return found.seen
             if late:
                 raise NotDeliveredError(
                     f"The mirror has not brought {table} up to {Lsn(lsn)} within {self._timeout_s:g} s."
@@ -86,45 +139,16 @@ class Waiting:
             looks += 1
             time.sleep(LOOK_S)
 
-    def _lacks(self, state: State, topic: str, ends: Offsets, lsn: int) -> bool:
-        """Whether a record before `ends`, from before the LSN, is new to a version in this state."""
-        starts = unread_from(state, self._admin.beginnings([topic]).get(topic, {}), ends)
-        if not starts:
-            return False
-        records = self._kafka.read(self._spark, topic, starts, {each: ends[each] for each in starts})
-        heads = records.filter(sf.col("value").isNotNull()).select(
-            head().alias("head"), "topic", "partition", "offset"
-        )
-        heads = heads.select("head.op", "head.source.*", "topic", "partition", "offset").withColumnRenamed(
-            "event_serial_no", "event_no"
-        )
-        lacking = heads.filter(sf.col("op").isin(*OPERATIONS) & (sf.col("commit_lsn") < lsn) & is_new(state))
-        quarantine = self._target.own_name(QUARANTINE)
-        if self._target.has(self._spark, quarantine):
-            there = self._spark.table(quarantine).select(*PLACE).distinct()
-            lacking = lacking.join(there, list(PLACE), "left_anti")
-        return not lacking.isEmpty()
 
-
-def unread_from(state: State, beginnings: Offsets, ends: Offsets) -> dict[int, int]:
-    """By partition, from where on a version in this state may lack records before `ends`; without those that it has.
+def unread_from(has: Mapping[int, int], until: Until) -> dict[int, int]:
+    """By partition, the first offset that a version may lack. A partition of which it has everything is left out.
 
     Args:
-        beginnings: the first offset that is still there.
+        has: by partition, the offset before which the version has all records.
     """
     found = {}
-    for partition, end in ends.items():
-        place = state.partitions.get(partition)
-        begin = max(beginnings.get(partition, 0), 0 if place is None else place.offset + 1)
+    for partition, end in until.ends.items():
+        begin = max(until.begins.get(partition, 0), has.get(partition, 0))
         if begin < end:
             found[partition] = begin
     return found
-
-
-def quarantined(spark: SparkSession, target: Target, topic: str) -> int:
-    """Number of records of a topic in quarantine."""
-    name = target.own_name(QUARANTINE)
-    if not target.has(spark, name):
-        return 0
-    count: int = spark.table(name).filter(sf.col("topic") == topic).count()
-    return count

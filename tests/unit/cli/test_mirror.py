@@ -241,9 +241,6 @@ def test_a_log_alone_has_no_tables_to_work_on(
         ("", "--replay-quarantine", "--replay-quarantine"),
         ("batches: {consistent: true, tag_interval_s: 60}", "--once", "batches.tag_interval_s"),
         ("tables: {history: [public.t]}", "--once", "tables.history"),
-        ("tables: {buckets: 4}", "--once", "tables.buckets"),
-        ("tables: {deletes: mark}", "--once", "tables.deletes"),
-        ("tables: {deletes_for: {public.t: mark}}", "--once", "tables.deletes"),
     ],
 )
 def test_folded_tables_refuse_by_name_what_they_do_not_have(

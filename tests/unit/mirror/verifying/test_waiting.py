@@ -1,25 +1,27 @@
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 
-from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.platform.kafka_admin import Admin
-from cdcd.mirror.targets.state import Place, State
-from cdcd.mirror.targets.target import Kind, Newest, Target
+from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.verifying import waiting
-from cdcd.mirror.verifying.waiting import Waiting, unread_from
+from cdcd.mirror.verifying.waiting import Reached, Seen, StoppedTableError, Until, Waiting, unread_from
+from cdcd.mirror.watching.stops import Stop
 from cdcd.tools.verify.delivery import NotDeliveredError
 
 TOPIC = "shop.public.t"
-HAS = State(partitions={0: Place(90, 1, 1, 9), 1: Place(80, 1, 1, 4)})
+HAS = {0: 10, 1: 5}
+LACKS = Reached(lacks=True)
+SEEN = Seen(cast("TableSchema", None), cast("Any", None))
 
 
 def test_only_what_lies_after_a_place_and_is_still_there_may_be_lacking():
-    assert unread_from(HAS, {0: 0, 1: 0}, {0: 10, 1: 5}) == {}
-    assert unread_from(HAS, {0: 0, 1: 0}, {0: 12, 1: 5, 2: 3}) == {0: 10, 2: 0}
+    assert unread_from(HAS, Until(TOPIC, {0: 0, 1: 0}, {0: 10, 1: 5}, 1)) == {}
+    assert unread_from(HAS, Until(TOPIC, {0: 0, 1: 0}, {0: 12, 1: 5, 2: 3}, 1)) == {0: 10, 2: 0}
     # Retention has removed what lay between, and a partition is empty.
-    assert unread_from(HAS, {0: 12, 1: 0, 2: 0}, {0: 12, 1: 6, 2: 0}) == {1: 5}
+    assert unread_from(HAS, Until(TOPIC, {0: 12, 1: 0, 2: 0}, {0: 12, 1: 6, 2: 0}, 1)) == {1: 5}
 
 
 class FakeAdmin:
@@ -35,45 +37,63 @@ class FakeAdmin:
         return {TOPIC: {0: 0}}
 
 
-class FakeTarget:
-    """A table in one state after the other."""
+class FakeTables:
+    """A table in one version after the other."""
 
-    def __init__(self, *states: State) -> None:
-        self._states: Iterator[State] = iter(states)
-        self.asked = 0
+    def __init__(self, *versions: Reached, stop: Stop | None = None) -> None:
+        self._versions: Iterator[Reached] = iter(versions)
+        self._stop = stop
+        self.asked: list[Until] = []
 
-    def newest(self, spark: object, name: str) -> Newest:
-        self.asked += 1
-        return Newest(cast("Any", None), Kind.MIRROR, next(self._states), cast("Any", None))
+    def name_of(self, schema: TableSchema) -> str:
+        raise NotImplementedError
 
-    def own_name(self, name: str) -> str:
-        return name
+    def stop(self, topic: str) -> Stop | None:
+        return self._stop
 
-    def has(self, spark: object, name: str) -> bool:
-        return False
+    def newest(self, name: str, until: Until) -> Reached:
+        self.asked.append(until)
+        return next(self._versions)
 
-
-def waits(target: FakeTarget, admin: FakeAdmin, timeout_s: float = 60) -> Waiting:
-    return Waiting(
-        cast("Any", None), cast("Target", target), KafkaSource("b:1"), cast("Admin", admin), timeout_s
-    )
+    def quarantined(self, topic: str) -> int:
+        raise NotImplementedError
 
 
-def test_a_version_counts_when_the_topic_is_seen_whole_and_the_version_has_it(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    # GIVEN a Kafka transaction that a partition does not show yet
+def waits(tables: FakeTables, admin: FakeAdmin, timeout_s: float = 60) -> Waiting:
+    return Waiting(tables, cast("Admin", admin), timeout_s)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "LOOK_S", 0)
-    target = FakeTarget(HAS)
-    # WHEN it does show it, THEN the version is looked at for the first time
-    found = waits(target, FakeAdmin(7, 8, 10)).reached("t", "public.t", TOPIC, 100)
-    assert found is not None
-    assert found.state == HAS
-    assert target.asked == 1
 
 
-def test_a_mirror_that_does_not_get_there_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(waiting, "LOOK_S", 0)
+def test_a_version_counts_when_the_topic_is_seen_whole_and_the_version_has_it():
+    # GIVEN a Kafka transaction that a partition does not show yet, and a version that lacks something
+    tables = FakeTables(LACKS, Reached(lacks=False, seen=SEEN))
+    # WHEN the partition shows it, THEN versions are asked for until one lacks nothing
+    found = waits(tables, FakeAdmin(7, 8, 10, 10)).reached("t", "public.t", TOPIC, 100)
+    assert found is SEEN
+    assert tables.asked == [Until(TOPIC, {0: 0}, {0: 10}, 100)] * 2
+
+
+def test_a_mirror_that_does_not_get_there_is_named():
     with pytest.raises(NotDeliveredError, match="brought public") as caught:
-        waits(FakeTarget(), FakeAdmin(*[7] * 1000), timeout_s=0).reached("t", "public.t", TOPIC, 100)
+        waits(FakeTables(), FakeAdmin(*[7] * 1000), timeout_s=0).reached("t", "public.t", TOPIC, 100)
     assert caught.value.exit_code == 9
+
+
+def test_tables_share_the_time_and_each_is_asked_for_once_after_it():
+    # GIVEN a first table that used up the time
+    tables = FakeTables(LACKS, Reached(lacks=False))
+    each = waits(tables, FakeAdmin(10, 10), timeout_s=0)
+    with pytest.raises(NotDeliveredError):
+        each.reached("t", "public.t", TOPIC, 100)
+    # WHEN a second table has everything, THEN it is compared
+    assert each.reached("u", "public.u", TOPIC, 100) is None
+
+
+def test_a_stopped_table_is_not_waited_for():
+    stop = Stop("public.t", datetime.now(UTC), waits=False, message="its key changed", hint="")
+    with pytest.raises(StoppedTableError, match="its key changed"):
+        waits(FakeTables(stop=stop), FakeAdmin(10)).reached("t", "public.t", TOPIC, 100)
