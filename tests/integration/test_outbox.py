@@ -212,19 +212,22 @@ def test_topics_that_rows_make_are_claimed_counted_over_kills_and_dropped(
 ):
     # GIVEN an outbox whose rows may make two topics, and a third one that another pipeline has claimed
     database.execute(TABLE)
+    database.execute(TABLE.replace("outbox", "second"))
     table = {"topic": f"made-{unique}.{{value}}", "topics_max": 2}
+    below = {"topic": f"{unique}.made-{{value}}", "topics_max": 2}
     config = configuration(
         unique,
         database.dsn(),
         broker.bootstrap_servers,
         topics={"claims": f"{unique}-claims"},
-        outbox={"tables": {"public.outbox": table}},
+        outbox={"tables": {"public.outbox": table, "public.second": below}},
     )
     process = daemon(config)
     process.await_streaming()
     # WHEN rows name two topics, the daemon is killed, and rows name a third one
     database.execute(insert(1, "a"))
     database.execute(insert(2, "b"))
+    database.execute(insert(3, "c").replace("outbox", "second"))
     await_flushed(database.dsn(), f"cdcd_{unique}")
     process.kill()
     process.start()
@@ -247,6 +250,7 @@ def test_topics_that_rows_make_are_claimed_counted_over_kills_and_dropped(
     other = daemon(
         {
             **config,
+            "outbox": {"tables": {"public.outbox": table}},
             "name": f"{unique}_2",
             "postgres": {**config["postgres"], "slot": f"cdcd_{unique}_2"},
             "topics": {**config["topics"], "prefix": f"{unique}-2"},
@@ -268,3 +272,5 @@ def test_topics_that_rows_make_are_claimed_counted_over_kills_and_dropped(
     dropped = cdcd(process.config_path, "drop", "--topics", "--yes")
     assert dropped.returncode == 0, dropped.stdout + dropped.stderr
     await_topics(broker, f"made-{unique}", set())
+    assert f"{unique}.made-c" in dropped.stdout
+    await_topics(broker, unique, set())

@@ -231,6 +231,8 @@ def _ask_kafka(
         schemas = SchemasTopic(str(config.topics.schemas), connection, config.name, ANSWER_S)
         described = set(schemas.described_topics())
         others = schemas.others()
+    if isinstance(checkpoint, Checkpoint):
+        described.update(checkpoint.topics)
     own = {pipeline.checkpoint_topic, *pipeline.own_topics, *tables, *described, *claims.of(claimant(config))}
     names = [name for name in existing if name in own or name.startswith(f"{pipeline.prefix}.")]
     infos = admin.topics(names)
