@@ -19,7 +19,7 @@ from cdcd.core.facts import listing
 from cdcd.core.protocol.peek import CHANGES
 from cdcd.core.transactions.assembler import TRANSITIONS, StreamState
 from cdcd.mirror.watching import progress
-from cdcd.telemetry import findings as codes
+from cdcd.telemetry import check_codes as codes
 from cdcd.telemetry import metrics, mirror, verify
 from tests import option_pages
 from tests.record_examples import sections

@@ -31,7 +31,7 @@ from cdcd.build import is_compiled
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.transactions.position import Position
-from cdcd.telemetry.findings import CODES
+from cdcd.telemetry.check_codes import CODES
 from deploy.local import KafkaBroker, PostgresServer, client_program
 from deploy.local.process import free_port
 from tests.integration.conftest import Database

@@ -1,8 +1,7 @@
 """Goes through the configuration of a connector: a finding for each option, also for those that nobody set.
 
 Two kinds of options need more than their row of the table. Some depend on other options: those of a converter, of a
-heartbeat, and of keys beside values. Others hold secrets: logins become keys of cdcd, and secrets become references
-to variables or files.
+heartbeat, and of keys beside values. Others hold secrets (`logins.py`).
 """
 
 import re
@@ -13,10 +12,10 @@ from typing import Final
 
 from cdcd.config.masking import is_secret_name, mask_text
 from cdcd.tools.adopt.column_options import of_columns
+from cdcd.tools.adopt.logins import JAAS, USER_INFO, judge_login, judge_secret, judge_user_info
 from cdcd.tools.adopt.options import OPTIONS, PRODUCER, Option
 from cdcd.tools.adopt.reach import Known
-from cdcd.tools.adopt.references import References, has_placeholder, secret_file
-from cdcd.tools.adopt.rules import KERBEROS
+from cdcd.tools.adopt.references import References, has_placeholder
 from cdcd.tools.adopt.transforms import Judged, judge_transforms, of_option
 from cdcd.tools.adopt.transforms_topics import AVRO_CONVERTER
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, same
@@ -171,96 +170,6 @@ def _query_of_chunks(table: str, query: str) -> str | None:
     behind = query[places[0].end() :]
     alias = f' AS "{parts[1]}"' if _NO_ALIAS.match(behind) else ""
     return f"{query[: places[0].start()]}FROM {{rows}}{alias}{behind}"
-
-
-USER_INFO: Final = "basic.auth.user.info"
-"""Ends the name of the option that holds user and password for a schema registry."""
-
-JAAS: Final = "sasl.jaas.config"
-_LOGIN: Final = re.compile(
-    r"\s*org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram)LoginModule\s+\w+\s+(.*);\s*",
-    re.DOTALL,
-)
-_KERBEROS_LOGIN: Final = "Krb5LoginModule"
-_PAIR: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:\\.|[^\"\\])*)\"|([^\s;]+))")
-
-_HIDDEN: Final = "***"
-"""Stands for the value of a secret where a rule asks whether there is one."""
-
-
-def judge_secret(option: Option, name: str, value: str, references: References) -> Verdict:
-    plain = option.judge(name, _HIDDEN)
-    if not plain.keys:
-        return plain
-    (key,) = plain.keys
-    file = secret_file(value)
-    if file is not None and (
-        key in ("postgres.password", "registry.token") or key.startswith("kafka.properties.")
-    ):
-        at = (
-            key.replace("properties", "properties_files", 1)
-            if key.startswith("kafka.properties.")
-            else f"{key}_file"
-        )
-        return Verdict(Kind.SAME, f"{at}.", {at: file})
-    reference = references.secret(name, value)
-    why = f"{key} is {reference}: set this variable for cdcd. The value is not written into the file."
-    return Verdict(Kind.SAME, why, {key: reference})
-
-
-def judge_login(name: str, value: str, references: References) -> Verdict:
-    """User and password of JAAS' modules for PLAIN and SCRAM."""
-    if _KERBEROS_LOGIN in value:
-        return _kerberos_login(value, references)
-    match = _LOGIN.fullmatch(value)
-    pairs = {
-        key: re.sub(r"\\(.)", r"\1", quoted) if quoted else bare
-        for key, quoted, bare in _PAIR.findall(match[1] if match else "")
-    }
-    if "username" not in pairs or "password" not in pairs:
-        return lacks(
-            "Only the login modules for PLAIN and SCRAM can be read. Set sasl.mechanism and the like in "
-            "kafka.properties, or kafka.oauth for tokens (docs/clouds.md)."
-        )
-    reference = references.secret(f"{name.removesuffix(JAAS)}sasl.password", pairs["password"])
-    return Verdict(
-        Kind.SAME,
-        f"sasl.username and sasl.password in kafka.properties; the password is {reference}: set this variable for "
-        "cdcd.",
-        {
-            "kafka.properties.sasl.username": references.replace(pairs["username"], "sasl.username"),
-            "kafka.properties.sasl.password": reference,
-        },
-    )
-
-
-def _kerberos_login(value: str, references: References) -> Verdict:
-    """The verdict on the JDK's module for Kerberos. Principal and key tab are not secrets."""
-    given = {name.lower(): quoted or bare for name, quoted, bare in _PAIR.findall(value)}
-    keys = {
-        f"kafka.properties.sasl.kerberos.{name}": references.replace(given[name], f"sasl.kerberos.{name}")
-        for name in ("principal", "keytab")
-        if name in given
-    }
-    return Verdict(Kind.IMPOSSIBLE, KERBEROS, keys)
-
-
-def judge_user_info(value: str, references: References) -> Verdict:
-    """User and password for a schema registry, with a colon between them."""
-    user, colon, password = value.partition(":")
-    if not colon or (has_placeholder(value) and not has_placeholder(password)):
-        return lacks("Set registry.user and registry.password_file: the value is not user:password.")
-    # Keys and values have the same variable where they have the same password.
-    others = {**references.given}
-    reference = references.secret("registry.password", password)
-    if any(others.get(variable, given) != given for variable, given in references.given.items()):
-        references.given.update(others)
-        return lacks("Keys and values have different passwords. cdcd has one login, and takes the first.")
-    return Verdict(
-        Kind.SAME,
-        f"registry.user and registry.password; the password is {reference}: set this variable for cdcd.",
-        {"registry.user": references.replace(user, "registry.user"), "registry.password": reference},
-    )
 
 
 OVERRIDE: Final = "producer.override."
