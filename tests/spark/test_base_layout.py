@@ -1,6 +1,7 @@
 """Folds into tables with partitions and buckets, of the configuration and of an owner."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -74,10 +75,10 @@ def test_a_fold_reads_only_the_buckets_of_its_keys_and_those_of_an_owner_too(lak
     seen = []
     keep = lake.spark.sql
 
-    def spied(text: str, *rest: object, **more: object) -> object:
+    def spied(text: str, *rest: Any, **more: Any) -> object:
         if text.startswith("MERGE"):
             seen.append(text)
-        return keep(text, *rest, **more)  # type: ignore[arg-type]
+        return keep(text, *rest, **more)
 
     source.run(1)
     lake.write(source)
