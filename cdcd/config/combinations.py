@@ -162,6 +162,14 @@ def _records_all_tables(config: "Config") -> None:
         )
 
 
+def _records_all_rules(config: "Config") -> None:
+    if config.record.directory is not None and (config.topics.rename or config.topics.shared):
+        raise ValueError(
+            "record.directory: a recording holds no rules with regular expressions; remove topics.rename and "
+            "topics.shared, or record.directory"
+        )
+
+
 def _logs_what_it_can(config: "Config") -> None:
     if not config.spool.durable:
         return
@@ -315,6 +323,7 @@ COMBINATIONS: Final[tuple[Callable[["Config"], None], ...]] = (
     _routes_have_a_form,
     _nothing_in_clear,
     _records_all_tables,
+    _records_all_rules,
     _logs_what_it_can,
     _follows_patterns,
     _hears_of_partitions,

@@ -33,6 +33,7 @@ from cdcd.core.records.cloud_events import CloudEvents
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.flattening import AddedField, Flattening
 from cdcd.core.records.shaping.expressions import DEPTH_MAX, CelCall, CelColumn, CelList, CelLiteral
+from cdcd.core.records.shaping.json_records import JsonRecords
 from cdcd.core.records.shaping.settings import (
     Outbox,
     OutboxTable,
@@ -56,7 +57,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
         EngineSettings, BatchSettings, SnapshotSettings, HeartbeatSettings, ContextSettings,
         EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
-        TypeDescription, Outbox, OutboxTable, Flattening, AddedField, CloudEvents, TableFilter, CelLiteral,
+        TypeDescription, Outbox, OutboxTable, JsonRecords, Flattening, AddedField, CloudEvents, TableFilter, CelLiteral,
         CelColumn, CelList, CelCall, TableSelection, KeyRule, KeyFormRule, PartitionRule,
         FieldRule, TableComputed, RoutedTopics, Route, TableRoutes,
     )

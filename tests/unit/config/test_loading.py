@@ -199,6 +199,14 @@ log: verbose
             "tables: {exclude: ['a.*']}\nrecord: {directory: /r}",
             "record.directory: a recording begins again in each of its files",
         ),
+        (
+            "topics: {rename: [{regex: '(.*)', replacement: $1}]}\nrecord: {directory: /r}",
+            "record.directory: a recording holds no rules with regular expressions",
+        ),
+        (
+            "topics: {shared: {x.all: {tables: [a.b]}}}\nrecord: {directory: /r}",
+            "record.directory: a recording holds no rules with regular expressions",
+        ),
         ("topics: {name: '{schema}/{table}'}", "topics.name: may hold only ASCII letters"),
         ("topics: {rename: [{regex: '(a+)+', replacement: x}]}", "repeats a part that has a repetition"),
         ("topics: {rename: [{regex: '(.*)', replacement: $2}]}", "The expression has no group 2"),

@@ -1,5 +1,6 @@
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from random import Random
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,8 @@ from cdcd.adapters.recording.events import (
     item_of,
     item_of_next,
 )
-from cdcd.adapters.recording.values import Reader, write_value
+from cdcd.adapters.recording.values import CLASSES, Reader, write_value
+from cdcd.build import is_compiled
 from cdcd.config.expressions import parse_expression
 from cdcd.core.catalog.field_names import FieldRule
 from cdcd.core.catalog.patterns import TableSelection
@@ -187,3 +189,31 @@ def test_frames_that_are_not_of_their_form_are_refused():
             list(decode_events(whole[:size]))
     with pytest.raises(RecordingError):
         list(decode_events(whole + b"s"))
+
+
+def parts_of(kind: Any, found: set[type]) -> None:
+    """Add the dataclasses that values of this type may hold, itself included."""
+    for each in get_args(kind):
+        parts_of(each, found)
+    if isinstance(kind, type) and is_dataclass(kind) and kind not in found:
+        found.add(kind)
+        types = get_type_hints(kind)
+        for field in fields(kind):
+            if field.compare:
+                parts_of(types[field.name], found)
+
+
+@pytest.mark.skipif(is_compiled(), reason="a compiled class does not tell all types of its fields")
+def test_whatever_the_recorded_classes_hold_is_recorded_or_refused_by_the_configuration():
+    found: set[type] = set()
+    for each in CLASSES.values():
+        parts_of(each, found)
+    assert found >= set(CLASSES.values())
+    # `columns`, `topics.rename` and `topics.shared` are refused beside `record.directory`.
+    assert {each.__name__ for each in found - set(CLASSES.values())} == {
+        "ColumnRule",
+        "ColumnPattern",
+        "Router",
+        "SharedTopic",
+        "TablePattern",
+    }
