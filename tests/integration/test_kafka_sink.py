@@ -26,7 +26,8 @@ from cdcd.core.errors import (
     TopicRefusedError,
     TransientError,
 )
-from cdcd.core.records.encoder import Produce, Record
+from cdcd.core.records.encoder import Record
+from cdcd.core.records.late_records import Produce
 from cdcd.core.retry import Delays
 from cdcd.core.transactions.position import Position
 from deploy.local import KafkaBroker

@@ -1,7 +1,8 @@
 """Bugs between a logical message and the event that it publishes."""
 
 from cdcd.core.engine.queue import BatchQueue
-from cdcd.core.records.encoder import Encoder, LateRecords, Record
+from cdcd.core.records.encoder import Encoder, Record
+from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.shaping.outbox import OutboxShape
 from cdcd.core.records.shaping.shape import ShapedPart
 from tests.sim.published import TOPIC

@@ -16,7 +16,8 @@ from cdcd.core.facts import unheard
 from cdcd.core.protocol.frames import XLOG_HEADER, StatusUpdate
 from cdcd.core.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
 from cdcd.core.records.debezium_json.encoder import json_format
-from cdcd.core.records.encoder import EncoderSettings, LateRecords, Record
+from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.stream import RecordStream
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.ledger import Ledger

@@ -23,7 +23,8 @@ from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords, Judging
 from cdcd.core.errors import CdcdError, FencedError, TransientError
-from cdcd.core.records.encoder import HEADER_WATERMARK, Produce
+from cdcd.core.records.encoder import HEADER_WATERMARK
+from cdcd.core.records.late_records import Produce
 from cdcd.core.retry import Backoff
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import TableTask

@@ -38,10 +38,10 @@ from cdcd.core.records.encoder import (
     HEADER_LETTER_OF,
     HEADER_SIZE,
     LOST_KEY_BYTES_MAX,
-    Produce,
     Record,
     record_bytes,
 )
+from cdcd.core.records.late_records import Produce
 
 Policy = Literal["fail", "dead_letter", "claim_check"]
 

@@ -21,7 +21,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from cdcd.adapters.kafka.errors import Partition
 from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.engine.batch import Watermark
-from cdcd.core.records.encoder import HEADER_WATERMARK, Produce
+from cdcd.core.records.encoder import HEADER_WATERMARK
+from cdcd.core.records.late_records import Produce
 from cdcd.core.records.shaping.partitioning import taken_out
 
 Count = Callable[[str], int]

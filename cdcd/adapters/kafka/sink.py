@@ -51,7 +51,7 @@ from cdcd.adapters.kafka.transaction_state import (
 from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import CdcdError
-from cdcd.core.records.encoder import Produce
+from cdcd.core.records.late_records import Produce
 
 ABORT_S: Final = 2.0
 """Longest wait in seconds for the abort of a transaction. If the abort fails, the next producer aborts it."""

@@ -6,7 +6,8 @@ from typing import Final, cast
 
 from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.engine.context import Traced
-from cdcd.core.records.encoder import LateRecords, Produce, Record, record_bytes
+from cdcd.core.records.encoder import Record, record_bytes
+from cdcd.core.records.late_records import LateRecords, Produce
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.position import Position
 

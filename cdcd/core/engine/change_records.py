@@ -18,13 +18,8 @@ from cdcd.core.engine.refused_rows import RecordLimits, refuse, too_large, witho
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.errors import CdcdError, ConfigError, RecordTooLargeError, SinkError
 from cdcd.core.protocol import peek
-from cdcd.core.records.encoder import (
-    HEADER_NEW_KEY,
-    HEADER_OLD_KEY,
-    HEADER_UNCHANGED,
-    LateRecords,
-    record_bytes,
-)
+from cdcd.core.records.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, record_bytes
+from cdcd.core.records.late_records import LateRecords
 from cdcd.core.transactions.drafts import SpoolItem, events, oids_of, row_count
 from cdcd.core.transactions.steps import Changes
 

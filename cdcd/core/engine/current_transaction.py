@@ -12,7 +12,8 @@ from cdcd.core.engine.topics import Topics
 from cdcd.core.facts import Observer
 from cdcd.core.facts.transactions import TransactionLarge
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
-from cdcd.core.records.encoder import Encoder, LateRecords, Record, record_bytes
+from cdcd.core.records.encoder import Encoder, Record, record_bytes
+from cdcd.core.records.late_records import LateRecords
 from cdcd.core.transactions.steps import Closed, Opened
 
 

@@ -25,7 +25,8 @@ from cdcd.core.engine.batch import PART, Batch, Watermark
 from cdcd.core.engine.checkpoint import AsideTable, also_aside
 from cdcd.core.engine.context import Traced
 from cdcd.core.engine.settings import BatchSettings
-from cdcd.core.records.encoder import LateRecords, Record, record_bytes
+from cdcd.core.records.encoder import Record, record_bytes
+from cdcd.core.records.late_records import LateRecords
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.position import Counts, Position

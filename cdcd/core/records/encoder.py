@@ -3,7 +3,7 @@
 `Encoder` is the interface. The engine calls nothing else, and knows no format; `available.py` lists those there are.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -34,6 +34,7 @@ from cdcd.core.transactions.position import Counts
 
 if TYPE_CHECKING:
     from cdcd.core.records.debezium_json.known_tables import KnownTables
+    from cdcd.core.records.late_records import LateRecords
     from cdcd.core.records.shaping.shape import Shapes
 
 SKIPPABLE: Final = ("c", "u", "d")
@@ -469,46 +470,3 @@ class Encoder(Protocol):
 
     def forget(self, relation_oid: int) -> None:
         """Know the relation no more, so that its next description comes before its records again."""
-
-
-Produce = Callable[..., object]
-"""Signature of `confluent_kafka.Producer.produce`, which takes topic, value, key and `headers`."""
-
-
-class LateRecords:
-    """Consecutive records of one topic, whose values are made when they are handed over.
-
-    Attributes:
-        count: number of records.
-        size: bytes of all keys and values together.
-        largest: bytes of key and value of the largest record.
-        handed_over: number of records that `produce` has taken.
-        is_forgotten: whether `forget` was called.
-    """
-
-    def __init__(self, topic: str, count: int, size: int, largest: int) -> None:
-        self.topic = topic
-        self.count = count
-        self.size = size
-        self.largest = largest
-        self.handed_over = 0
-        self.is_forgotten = False
-
-    def records(self) -> list[Record]:
-        """Return all records."""
-        raise NotImplementedError
-
-    def hand_over(self, produce: Produce, done: int) -> None:
-        """Pass the records from index `done` on to `produce`.
-
-        If `produce` raises, `handed_over` is the index of the record that it refused.
-        """
-        raise NotImplementedError
-
-    def forget(self) -> None:
-        """Free what the records would be made of, because they are never sent again."""
-        self.is_forgotten = True
-        self._forget()
-
-    def _forget(self) -> None:
-        raise NotImplementedError

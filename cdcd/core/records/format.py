@@ -17,10 +17,10 @@ from cdcd.core.records.encoder import (
     HEADER_NEW_KEY,
     HEADER_OLD_KEY,
     EncoderSettings,
-    LateRecords,
     Record,
     SnapshotPosition,
 )
+from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.records.stand_ins import StandIns
 from cdcd.core.transactions.drafts import Draft, SpoolItem

@@ -34,15 +34,9 @@ from cdcd.core.records.debezium_json.snapshot_rows import runs
 from cdcd.core.records.debezium_json.source_block import DELETED, TransactionFacts, unix_us
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
-from cdcd.core.records.encoder import (
-    Encoded,
-    EncoderSettings,
-    LateRecords,
-    Record,
-    SnapshotPosition,
-    record_bytes,
-)
+from cdcd.core.records.encoder import Encoded, EncoderSettings, Record, SnapshotPosition, record_bytes
 from cdcd.core.records.format import CopiedRows, Current, Format
+from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.markers import INCREMENTAL
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.records.shaping.computing import ComputedFields

@@ -24,7 +24,8 @@ from cdcd.core.errors import WithoutStreamingError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.debezium_json.source_block import DELETED, Envelope
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
-from cdcd.core.records.encoder import LateRecords, Produce, Record
+from cdcd.core.records.encoder import Record
+from cdcd.core.records.late_records import LateRecords, Produce
 from cdcd.core.transactions.drafts import Draft, SpoolItem, content_of, make_draft
 from cdcd.core.transactions.spool import FRAME_BYTES
 

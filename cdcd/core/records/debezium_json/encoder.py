@@ -70,13 +70,7 @@ from cdcd.core.records.debezium_json.source_block import (
 )
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
-from cdcd.core.records.encoder import (
-    HEADER_UNCHANGED,
-    EncoderSettings,
-    LateRecords,
-    Record,
-    SnapshotPosition,
-)
+from cdcd.core.records.encoder import HEADER_UNCHANGED, EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.format import (
     LSN_MAX,
     CopiedRows,
@@ -88,6 +82,7 @@ from cdcd.core.records.format import (
     moved_to,
     size_of,
 )
+from cdcd.core.records.late_records import LateRecords
 from cdcd.core.transactions.drafts import Draft, SpoolItem, row_count
 
 _NOT_DRAFTED: Final = -1

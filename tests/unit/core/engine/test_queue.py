@@ -10,7 +10,8 @@ from cdcd.core.engine.queue import TICKETS_MAX, BatchQueue
 from cdcd.core.engine.settings import BatchSettings
 from cdcd.core.records.debezium_json.drafting import DraftedRecords
 from cdcd.core.records.debezium_json.source_block import Envelope
-from cdcd.core.records.encoder import LateRecords, Record
+from cdcd.core.records.encoder import Record
+from cdcd.core.records.late_records import LateRecords
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.position import COVERED, Position
