@@ -202,8 +202,6 @@ def test_what_makes_records_is_known_by_its_interface_only():
         "cdcd.core.records.available",
         "cdcd.core.records.flattening",
         "cdcd.core.records.gaps",
-        "cdcd.core.records.encoder",
-        "cdcd.core.records.late_records",
         "cdcd.core.records.schemas",
         "cdcd.core.records.schema_registrations",
         "cdcd.core.records.markers",

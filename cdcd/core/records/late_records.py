@@ -1,4 +1,4 @@
-"""Records whose values are made when they are handed over to Kafka, so that memory holds only their parts until then."""
+"""Records whose values are made when they are handed over to Kafka, so that memory holds only parts until then."""
 
 from collections.abc import Callable
 
