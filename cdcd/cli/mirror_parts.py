@@ -175,7 +175,7 @@ def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource
 def settings_of(
     config: "MirrorConfig", *, consistent: bool = False, source: bool = False
 ) -> "MirrorSettings":
-    """What the job is told. `source`: tables can be read again."""
+    """Return the settings of the job. `source`: True if the job can read tables from PostgreSQL again."""
     from cdcd.mirror.kafka import KafkaSource  # noqa: PLC0415
     from cdcd.mirror.stream.settings import MirrorSettings  # noqa: PLC0415
     from cdcd.mirror.targets.layout import Deletes  # noqa: PLC0415

@@ -73,7 +73,7 @@ def _check_fold(config: "MirrorConfig", commands: bool) -> None:
 
 
 def _check_tags(config: "MirrorConfig", *, consistent: bool) -> None:
-    """Tags name common LSNs. ConfigError: there are none."""
+    """Raise ConfigError if tags are asked for, but the mirror has no common LSNs that tags could name."""
     if config.batches.tag_interval_s is not None and not (consistent or config.batches.consistent):
         raise ConfigError(
             "batches.tag_interval_s needs consistent batches, because only their common LSNs get tags.",

@@ -334,4 +334,4 @@ COMBINATIONS: Final[tuple[Callable[["Config"], None], ...]] = (
     _has_registry,
     _events_are_told_apart,
 )
-"""The rules between sections, in the order in which they are checked."""
+"""Rules between sections of the configuration. They are checked in this order, and the first broken one is reported."""

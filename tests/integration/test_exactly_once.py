@@ -424,7 +424,7 @@ def test_at_least_once_delivers_everything(
 def test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, kind: str
 ):
-    # GIVEN one transaction of 24 MB, and so many Kafka transactions that a busy machine kills the daemon between them
+    # GIVEN one transaction of 24 MB in so many Kafka transactions that also a slow test kills the daemon between two
     dsn = database.dsn()
     database.execute(TABLE)
     process = daemon(

@@ -1,4 +1,4 @@
-"""What the sink is given: the advisory lock, the functions by which it reports, and what is known of the brokers."""
+"""Inputs of the sink: the advisory lock, the functions by which the sink reports, and facts about the brokers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -79,7 +79,7 @@ class TableFaults:
     # Faults.
 
     def fault(self, oid: int, fault: str, error: CdcdError, *, lsn: int | None = None) -> None:
-        """Set a table with a fault aside, from `lsn` on, or from the next event on if `lsn` is None.
+        """Set a table with a fault aside. Its events from `lsn` on have no records; None: from the next event on.
 
         Raises:
             CdcdError: the configuration sets no table aside, so `error` ends the session.

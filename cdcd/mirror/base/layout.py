@@ -110,7 +110,7 @@ def _described(spark: SparkSession, name: str, schema: TableSchema) -> tuple[Fie
 def conditions(
     spark: SparkSession, name: str, view: str, schema: TableSchema, layout: Layout
 ) -> Sequence[str]:
-    """Conditions of SQL that all rows `t` of the keys in a view meet: the buckets in which the rows are."""
+    """Return SQL conditions on the buckets of the table `t`. Every row of `t` whose key is in the view meets them."""
     found = []
     for number, field in enumerate(layout.fields, 1):
         if field.transform != "bucket" or field.column not in schema.key:

@@ -31,7 +31,7 @@ class EventTopics:
         self._prefix = settings.prefix
         self._made = dict.fromkeys([topic for topic in made if outbox.makes(topic)])
         self._refused: dict[str, tuple[str, int]] = {}
-        """Refused topics, each with the reason, and the time in microseconds from which it is requested again."""
+        """Refused topics. Each has the reason, and the time (microseconds) after which the topic is requested again."""
         names = settings.topics
         taken = [topic for topic, _ in names.own()] + [names.claims or ""] + list(names.names.values())
         self._taken = frozenset(map(equivalent, taken))

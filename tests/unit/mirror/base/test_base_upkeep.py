@@ -8,7 +8,7 @@ POLICY = Maintenance(keep_s=3600, keep_versions=3, versions_max=100, small_files
 
 
 def versions(count: int, apart_s: int) -> tuple[datetime, ...]:
-    """Times of so many versions, the newest first."""
+    """Times of `count` versions, the newest first."""
     return tuple([NOW - timedelta(seconds=number * apart_s) for number in range(count)])
 
 
