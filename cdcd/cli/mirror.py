@@ -19,6 +19,7 @@ from cdcd.cli.mirror_parts import (
     base_format,
     check_pyspark,
     given,
+    load_folded,
     load_tables,
     log_place,
     log_to,
@@ -116,12 +117,13 @@ def command(
         raise click.UsageError("--snapshot needs --source FILE, the pipeline's configuration.")
     pipeline = None if source is None else load_config(source, os.environ)
     check_sources(config, pipeline, consistent=consistent)
-    check_modes(config, consistent=consistent, commands=replay or bool(relayout) or bool(tables))
+    check_modes(config, consistent=consistent, commands=replay or bool(relayout), tables=bool(tables))
     check_pyspark()
     say = log_to(config.log)
     try:
         if config.change_log != "none":
-            _append_log(config, say, once=once, consistent=consistent)
+            named = tuple(map(table_named, tables))
+            _append_log(config, pipeline, say, once=once, consistent=consistent, tables=named)
             return 0
         _mirror(
             config,
@@ -195,8 +197,19 @@ def _mirror(
         raise error
 
 
-def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool, consistent: bool) -> None:
+def _append_log(
+    config: "MirrorConfig",
+    pipeline: "Config | None",
+    say: "Observer",
+    *,
+    once: bool,
+    consistent: bool,
+    tables: "Sequence[str]",
+) -> None:
     """Append the topics to the log until stopped, and fold tables of it with `change_log: fold`.
+
+    Args:
+        tables: `schema.table` of the folded tables that Spark reads from the database first.
 
     Raises what ended it, or the first error that stopped a topic or a table.
     """
@@ -224,17 +237,12 @@ def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool, consiste
     if config.change_log == "only":
         job = LogJob(spark, settings, place, config.kafka.librdkafka(), observe)
     else:
-        target = target_of(config)
-        job = BaseJob(
-            spark,
-            settings,
-            place,
-            base_format(config),
-            target,
-            config.kafka.librdkafka(),
-            observe,
-        )
+        form, target = base_format(config), target_of(config)
+        job = BaseJob(spark, settings, place, form, target, config.kafka.librdkafka(), observe)
     try:
+        if tables and pipeline is not None:
+            source, load_one = source_of(pipeline, settings), load_folded(spark, config, settings)
+            load_tables(spark, settings, target_of(config), source, tables, observe, load_one)
         with nullcontext("") if once else serve(config.http, mirror_routes(numbers)) as address:
             if address:
                 observe(MirrorServing(address))

@@ -14,7 +14,7 @@ from cdcd.cli.output import say as show
 from cdcd.core.errors import ConfigError, TransientError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cdcd.adapters.postgres.slot import SlotWait
     from cdcd.config.loading import Config
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cdcd.core.facts import Fact, Observer
     from cdcd.mirror.base.formats import BaseFormat
     from cdcd.mirror.log.table import LogPlace
-    from cdcd.mirror.snapshot.reading import Snapshot, SnapshotSource
+    from cdcd.mirror.snapshot.reading import Loaded, Snapshot, SnapshotSource
     from cdcd.mirror.stream.settings import MirrorSettings
     from cdcd.mirror.targets.target import Target
     from cdcd.mirror.verifying.waiting import Mirrored
@@ -72,8 +72,12 @@ def load_tables(
     source: "SnapshotSource",
     tables: "Sequence[str]",
     observe: "Observer",
+    load_one: "Callable[[Snapshot, str], Loaded] | None" = None,
 ) -> None:
     """Read these tables (`schema.table`) from the database into the mirror, all at one snapshot.
+
+    Args:
+        load_one: reads one table. None: the tables are those of a mirror without a log.
 
     Raises:
         SourceError: there is no such table or slot, or it may not be read.
@@ -90,9 +94,12 @@ def load_tables(
     def locked(table: str, who: str, seconds: float) -> None:
         observe(LoadWaiting(f"the lock on {table} ({who})", seconds))
 
+    def load_without_log(snapshot: "Snapshot", table: str) -> "Loaded":
+        return load_as_set(spark, snapshot, table, target, settings)
+
     def load(snapshot: "Snapshot", table: str) -> None:
         began = time.monotonic()
-        done = load_as_set(spark, snapshot, table, target, settings)
+        done = (load_one or load_without_log)(snapshot, table)
         seconds = time.monotonic() - began
         observe(TableLoaded(table, done.rows, done.quarantined, int(done.lsn), seconds))
 
@@ -138,6 +145,25 @@ def base_format(config: "MirrorConfig") -> "BaseFormat":
 
     properties = {name: str(value) for name, value in config.target.properties.items()}
     return base_of(config.target.format, properties)
+
+
+def load_folded(
+    spark: Any, config: "MirrorConfig", settings: "MirrorSettings"
+) -> "Callable[[Snapshot, str], Loaded]":
+    """Return the function that reads one table from the database into its folded table."""
+    from cdcd.mirror.base.load import Loading, load  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.base.part import Place  # noqa: PLC0415
+    from cdcd.mirror.targets.target import Kind  # noqa: PLC0415
+
+    target, format_, log = target_of(config), base_format(config), log_place(config).name
+
+    def load_one(snapshot: "Snapshot", table: str) -> "Loaded":
+        schema = snapshot.form(table, variant=settings.variant, mirrored=True).schema
+        name, layout = target.name_of(schema, Kind.MIRROR), settings.layout_of(table, snapshot.size(table))
+        place = Place(table, snapshot.topic(table), name, log, layout=layout)
+        return load(Loading(spark, format_, place, settings.variant), snapshot)
+
+    return load_one
 
 
 def mirrored(spark: Any, config: "MirrorConfig", settings: "MirrorSettings") -> "Mirrored":

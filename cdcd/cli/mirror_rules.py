@@ -23,14 +23,15 @@ def check_sources(config: "MirrorConfig", pipeline: "Config | None", *, consiste
     _check_tags(config, consistent=consistent)
 
 
-def check_modes(config: "MirrorConfig", *, consistent: bool, commands: bool) -> None:
+def check_modes(config: "MirrorConfig", *, consistent: bool, commands: bool, tables: bool) -> None:
     """Check whether `change_log` allows the other options.
 
     Args:
         consistent: `--consistent` was given.
-        commands: `--snapshot`, `--relayout` or `--replay-quarantine` was given.
+        commands: `--relayout` or `--replay-quarantine` was given.
+        tables: `--snapshot` was given.
     """
-    if config.change_log == "only" and (consistent or config.batches.consistent or commands):
+    if config.change_log == "only" and (consistent or config.batches.consistent or commands or tables):
         raise ConfigError(
             "change_log is only, so there are no tables for batches.consistent, --consistent, --snapshot, --relayout "
             "or --replay-quarantine.",
@@ -53,7 +54,7 @@ def _check_fold(config: "MirrorConfig", commands: bool) -> None:
     """ConfigError: something is asked for that tables folded from a log do not have yet."""
     tables, batches = config.tables, config.batches
     asked = {
-        "--snapshot, --relayout or --replay-quarantine": commands,
+        "--relayout or --replay-quarantine": commands,
         "batches.tag_interval_s": batches.tag_interval_s is not None,
         "tables.history": bool(tables.history),
         "tables.on_incompatible: reload": "reload"

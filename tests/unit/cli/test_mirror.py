@@ -235,6 +235,16 @@ def test_a_log_alone_has_no_tables_to_work_on(
     assert "set change_log to none" in capsys.readouterr().err
 
 
+def test_spark_reads_no_table_into_a_log_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "mirror.yaml").write_text(CONFIG + "change_log: only\n")
+    (tmp_path / "cdcd.yaml").write_text(
+        "name: shop\npostgres: {dsn: 'postgresql://cdcd@db/shop'}\nkafka: {bootstrap_servers: 'b:1'}\n"
+    )
+    options = ("--config", str(tmp_path / "mirror.yaml"), "--source", str(tmp_path / "cdcd.yaml"))
+    assert run(*options, "--snapshot=public.t") == 2
+    assert "set change_log to none" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("section", "option", "named"),
     [

@@ -1,0 +1,165 @@
+"""A table that is folded from a log is read again by Spark: `cdcd mirror --snapshot` with `change_log: fold`.
+
+The rule: a snapshot is a truncate and its rows, at the LSN up to which the snapshot sees every commit. They are brought
+in by one statement, whose commit carries this LSN as the position of any fold. So the next fold reads the changes after
+it, and a load that comes again, or that another fold overtook, does no harm.
+"""
+
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from cdcd.core.errors import CdcdError, SinkError
+from cdcd.core.pasted import begin_again
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.mirror.base.columns import alterations, created, digest, kept, present
+from cdcd.mirror.base.commit import Committing, Folded, attempted
+from cdcd.mirror.base.fold import check_marks
+from cdcd.mirror.base.formats import TOPIC_ID, BaseFormat, check_made, form_property
+from cdcd.mirror.base.layout import layout_of, made, partitioned_by, properties_of
+from cdcd.mirror.base.part import OvertakenError, Place
+from cdcd.mirror.base.path import Path
+from cdcd.mirror.base.plan import exists
+from cdcd.mirror.base.position import Position
+from cdcd.mirror.base.takeover import topic_id
+from cdcd.mirror.records.changes import PROBLEM
+from cdcd.mirror.records.descriptions import Form
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.snapshot.failures import raised_by_task
+from cdcd.mirror.snapshot.reading import Loaded, Snapshot, read_rows
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check
+from cdcd.mirror.targets.layout import Layout
+from cdcd.mirror.targets.loading import FIRST
+from cdcd.mirror.targets.merge import merge
+from cdcd.mirror.targets.name_lists import no_names
+from cdcd.mirror.targets.reduction import EVENT, KEEP, LOST, LSN, OP
+from cdcd.mirror.targets.table_format import as_view
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """What is read, and where to.
+
+    Attributes:
+        place: of the table. Its `layout` is that of a new table.
+        variant: json columns are VARIANT.
+    """
+
+    spark: SparkSession
+    format: BaseFormat
+    place: Place
+    variant: bool = False
+
+
+def load(loading: Loading, snapshot: Snapshot) -> Loaded:
+    """Make the table what its source is at the snapshot, in one commit.
+
+    Raises:
+        SinkError: the table has no key, or a row fits no type of the mirror.
+        OvertakenError: another process folds the table.
+        SourceError, TransientError: the source cannot be read.
+        IncompatibleSchemaError: no table can have the form.
+    """
+    spark, place = loading.spark, loading.place
+    form = snapshot.form(place.table, variant=loading.variant, mirrored=True)
+    if not form.schema.key:
+        raise SinkError(
+            f"{place.table}: it has no key, and change_log: fold makes only tables with a key.",
+            hint="Leave the table out of --snapshot. The log has its changes.",
+        )
+    changes = read_rows(spark, snapshot, place.table, variant=loading.variant, mirrored=True).persist()
+    try:
+        counts = changes.agg(sf.count("*").alias("rows"), sf.count(PROBLEM).alias("problems")).collect()[0]
+        if counts["problems"]:
+            raise SinkError(
+                f"{place.table}: {counts['problems']} rows of the source fit no type of the mirror.",
+                hint=f"Let the daemon read the table: its records of these rows become unreadable rows of the log. "
+                f"{begin_again(place.table)}",
+            )
+        attempted(place, lambda: _attempt(loading, snapshot, form, changes, counts["rows"]))
+    except CdcdError:
+        raise
+    except Exception as error:
+        # A format raises classes of Java as often as those of PySpark.
+        raise raised_by_task(place.table, error) from error
+    finally:
+        changes.unpersist()
+    return Loaded(counts["rows"], 0, snapshot.lsn)
+
+
+def _attempt(
+    loading: Loading, snapshot: Snapshot, form: Form, changes: DataFrame, count: int
+) -> Folded | None:
+    """Load once. None: another commit came in between, or the table needs one more statement."""
+    spark, format_, schema = loading.spark, loading.format, form.schema
+    place = replace(loading.place, ends=dict(snapshot.offsets(loading.place.table)))
+    origin = snapshot.origin(place.table)
+    named = origin.topic_id if origin is not None else None
+    topic = {} if named is None else {TOPIC_ID: topic_id(named)}
+    check(schema)
+    is_new = not exists(spark, place.name)
+    if is_new:
+        new = made(schema, place.layout, computed=format_.computed)
+        given = form_property(digest(schema), schema.to_json()) | topic | properties_of(schema, new)
+        format_.create(spark, place.name, created(schema, new), given, partitioned_by(new))
+    has = check_made(spark, place.name, place.table)
+    there = format_.version(spark, place.name)
+    if there.position is not None and there.position.reached > snapshot.commit_lsn:
+        raise OvertakenError(
+            f"{place.table}: {place.name} is folded beyond the snapshot's {Lsn(snapshot.commit_lsn)}.",
+            hint="Stop the other process that folds the table, and run the command again.",
+        )
+    check_marks(place, spark.table(place.name).columns)
+    layout = layout_of(spark, place, has, schema, computed=format_.computed)
+    committing = Committing(spark, format_, place, snapshot.commit_lsn)
+    path, position = Path(None, [form]), there.position or Position(clean=False)
+    now = present(spark.table(place.name).schema)
+    if layout.marks and kept(now, schema) != kept(now, schema, anew=True):
+        raise IncompatibleSchemaError(
+            place.table,
+            "a column has another type now, and marked rows cannot get it.",
+            f"Rename {place.name}, which then keeps its marked rows under the other name, and run the command again.",
+        )
+
+    def columns() -> list[str]:
+        # No row stays but with a mark, so a column may have any other type.
+        return list(alterations(now, schema, anew=True))
+
+    if not is_new and not committing.follow(there, position, path, topic, columns):
+        return None
+    carried = committing.carried(there.pin, position, digest(schema))
+    with as_view(_rows(changes, schema, snapshot.commit_lsn)) as view:
+        guarded = committing.guarded(view, there.pin)
+
+        def statement(to: str) -> str:
+            return _merge(to, guarded, schema, snapshot.commit_lsn, layout)
+
+        if not committing.commit(there.pin, carried, statement):
+            return None
+    return committing.settled(there.pin, position, carried, changes=count, keys=count)
+
+
+def _rows(changes: DataFrame, schema: TableSchema, lsn: int) -> DataFrame:
+    """The rows of the source as a reduced part of a log."""
+    return changes.select(
+        sf.lit("r").alias(OP),
+        sf.lit(lsn).cast("bigint").alias(LSN),
+        sf.lit(FIRST).cast("bigint").alias(EVENT),
+        no_names().alias(KEEP),
+        no_names().alias(LOST),
+        *[sf.col("after")[column.name].alias(column.name) for column in schema.columns],
+    )
+
+
+def _merge(to: str, source: str, schema: TableSchema, lsn: int, layout: Layout) -> str:
+    cut = (lsn, 0)
+    return merge(
+        to,
+        source,
+        schema,
+        truncated=cut if layout.marks else None,
+        removed=None if layout.marks else cut,
+        layout=layout,
+        again=True,
+    )

@@ -1,0 +1,72 @@
+"""`--snapshot` of a folded table: Spark reads the table, and folds continue after the snapshot."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from cdcd.cli.mirror_parts import load_folded, load_tables, settings_of
+from cdcd.config.mirror import parse_mirror
+from cdcd.mirror.base.formats import base_of
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.snapshot.reading import Loaded, Snapshot, SnapshotSource
+from cdcd.mirror.watching.progress import TableLoaded
+from tests.spark.folding import Folds
+from tests.spark.stage import Stage
+
+TABLES = (
+    "CREATE TABLE item (id int PRIMARY KEY, n int, what text)",
+    "INSERT INTO item SELECT g, g, 'first' FROM generate_series(1, 300) g",
+)
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_a_table_that_spark_reads_again_equals_its_source_and_folds_continue(
+    stage: Stage, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    with stage.source(f"load_{table_format}", *TABLES) as source:
+        folds = Folds(spark, source, tmp_path, table_format)
+        place = {"catalog": "lake", "namespace": source.name} if table_format == ICEBERG else {}
+        kafka = {"bootstrap_servers": source.servers}
+        target = {"format": table_format, "location": str(folds.folder), **place}
+        given = {"name": source.name, "kafka": kafka, "target": target, "change_log": "fold"}
+        config = parse_mirror(yaml.safe_dump(given), {})
+        settings, own = settings_of(config), folds.spark
+        slot = f"cdcd_{source.name}"
+        database = SnapshotSource(source.dsn, slot, slot, source.name, KafkaSource(source.servers))
+        source.deliver()
+        assert folds.once() == {}
+        # GIVEN a table that somebody else has changed, and a column whose type folds cannot follow
+        name = folds.name("item")
+        folds.spark.sql(f"DELETE FROM {name} WHERE id < 10")
+        folds.spark.sql(f"UPDATE {name} SET what = 'wrong' WHERE id = 20")
+        source.execute("ALTER TABLE item ALTER n TYPE text; UPDATE item SET n = 'text' WHERE id = 30")
+        source.deliver()
+        assert list(folds.once()) == ["public.item"]
+        # WHEN Spark reads the table, while changes are under way
+        source.execute("DELETE FROM item WHERE id = 40; UPDATE item SET id = 1000 WHERE id = 41")
+        snapshots: list[Snapshot] = []
+        load_folded_one = load_folded(own, config, settings)
+
+        def load_one(snapshot: Snapshot, table: str) -> Loaded:
+            snapshots.append(snapshot)
+            done = load_folded_one(snapshot, table)
+            source.execute("INSERT INTO item VALUES (2000, 'later', 'later'); DELETE FROM item WHERE id = 50")
+            return done
+
+        load_tables(own, settings, folds.target, database, ["public.item"], folds.facts.append, load_one)
+        # THEN it has the rows of the snapshot
+        loaded = folds.facts[-1]
+        assert isinstance(loaded, TableLoaded)
+        assert (loaded.table, loaded.rows) == ("public.item", 299)
+        assert folds.table(source, "item").count() == 299
+        position = base_of(table_format).version(folds.spark, name).position
+        assert position is not None
+        assert (position.clean, position.lsn) == (True, snapshots[0].commit_lsn)
+        # AND the next fold adds what came later
+        source.deliver()
+        assert folds.once() == {}
+        assert folds.different("item") == []
