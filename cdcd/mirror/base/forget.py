@@ -163,7 +163,7 @@ class Forgetting:
             references,
             tuple(sorted({each for each in others if each is not None})),
             log.filter((sf.col("kind") == "unreadable") & ~is_it).count(),
-            sum(map(self._rows_of, map(self._spark.table, self._folded()[1:]))),
+            sum([self._rows_of(self._spark.table(name)) for name in self._folded() if name == self._states]),
             tuple([name for name in (self._changelog,) if exists(self._spark, name)]),
         )
 
