@@ -100,7 +100,7 @@ def plan(table: str, found: "Found") -> Iterator[str]:
     if found.references:
         yield f"{len(found.references)} other records name the key as a former or later key of their row."
     if found.states:
-        yield f"The table of states has {found.states} rows with this key."
+        yield f"The table of states and the changelog have {found.states} rows with this key."
     for name in found.others:
         yield f"{name} may have the key, and stays as it is: a mirror without a log made it."
     if found.other_keys:

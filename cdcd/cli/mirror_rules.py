@@ -56,7 +56,6 @@ def _check_fold(config: "MirrorConfig", commands: bool) -> None:
     asked = {
         "--relayout or --replay-quarantine": commands,
         "batches.tag_interval_s": batches.tag_interval_s is not None,
-        "tables.history": bool(tables.history),
         "tables.on_incompatible: reload": "reload"
         in (tables.on_incompatible, *tables.on_incompatible_for.values()),
     }

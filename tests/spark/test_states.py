@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import SinkError, SourceError
+from cdcd.mirror.base.kept import KeptFolded
 from cdcd.mirror.base.part import OvertakenError
 from cdcd.mirror.base.position import Position
-from cdcd.mirror.base.states import StatesFolded, fold_states
+from cdcd.mirror.base.states import fold_states
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from tests.integration.daemon import until
@@ -30,7 +31,7 @@ class States:
 
     def fold(
         self, bound: int, *, spark: SparkSession | None = None, slow: Any = None, **more: Any
-    ) -> StatesFolded:
+    ) -> KeptFolded:
         place = replace(self.lake.place(**more), name=self.name)
         return fold_states(spark or self.lake.spark, slow or self.format, place, self.lake.described, bound)
 

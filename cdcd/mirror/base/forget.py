@@ -16,7 +16,8 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError, SourceError, TransientError
-from cdcd.mirror.base.formats import BASE, MADE_BY, STATES, BaseFormat, base_of, properties
+from cdcd.mirror.base.columns import DROPPED
+from cdcd.mirror.base.formats import BASE, CHANGES, MADE_BY, STATES, BaseFormat, base_of, properties
 from cdcd.mirror.base.now import live
 from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.reading import LogTables
@@ -48,7 +49,7 @@ class Found:
         references: other records, whose headers name the key as the former or the later key of their row.
         other_keys: keys that the row had before or afterwards, as JSON.
         unreadable: number of records of the topic in quarantine that may be of any key. They stay.
-        states: number of rows with the key in the table of states.
+        states: number of rows with the key in the table of states and in the changelog.
         others: other tables that may have the key and stay as they are, in SQL.
     """
 
@@ -103,7 +104,8 @@ class Forgetting:
         if not schema.key:
             raise SourceError(
                 f"{table} has no key, so its rows cannot be named.",
-                hint="Delete the rows from the log by a statement of your own, and expire its former versions.",
+                hint="Delete the rows from the log and from the changelog by statements of your own, and expire former "
+                "versions of both.",
             )
         if set(key) != set(schema.key):
             raise ConfigError(
@@ -121,13 +123,10 @@ class Forgetting:
                     f"The value given for {name} is no {schema.column(name).type}.",
                     hint=f"Write it as Spark casts it to {schema.column(name).spark.simpleString()}.",
                 )
-        self._condition = " AND ".join(
-            [
-                f"{quoted(name)} = CAST('{text(key[name])}' AS {schema.column(name).spark.simpleString()})"
-                for name in schema.key
-            ]
-        )
-        """The rows of the key, in SQL."""
+        self._literals = {
+            name: f"CAST('{text(key[name])}' AS {schema.column(name).spark.simpleString()})"
+            for name in schema.key
+        }
         self._key = dict(zip(schema.key, values, strict=True))
         self._states = states_name(tables.target, schema)
         self._changelog = tables.target.name_of(schema, Kind.CHANGELOG)
@@ -157,22 +156,24 @@ class Forgetting:
         references = log.filter(~is_it & named).select(*_PLACE, sf.col("key").cast("string")).collect()
         others = [each for row in records for each in (row["oldkey"], row["newkey"])]
         others += [row["key"] for row in references]
+        folded = self._folded()
+        kept = [name for name in folded if name != self._place.name]
         return Found(
             self._place.topic,
             records,
             references,
             tuple(sorted({each for each in others if each is not None})),
             log.filter((sf.col("kind") == "unreadable") & ~is_it).count(),
-            sum([self._rows_of(self._spark.table(name)) for name in self._folded() if name == self._states]),
-            tuple([name for name in (self._changelog,) if exists(self._spark, name)]),
+            sum(map(self._kept_rows, kept)),
+            tuple([name for name in (self._changelog,) if exists(self._spark, name) and name not in folded]),
         )
 
     def _folded(self) -> list[str]:
-        """The table and its table of states, as far as there are such."""
-        spark, names = self._spark, [self._place.name, self._states]
+        """The table, its table of states, and its changelog, as far as folds made such tables."""
+        spark, names = self._spark, [self._place.name, self._states, self._changelog]
         return [
             name
-            for name, kind in zip(names, (BASE, STATES), strict=True)
+            for name, kind in zip(names, (BASE, STATES, CHANGES), strict=True)
             if exists(spark, name) and properties(spark, name).get(MADE_BY) == kind
         ]
 
@@ -196,7 +197,7 @@ class Forgetting:
         self._change(f"UPDATE {log} SET oldkey = NULL, newkey = NULL WHERE", found.references)
         for name in names[1:]:
             # The table itself has the row only if it marks deletes.
-            spark.sql(f"DELETE FROM {name} WHERE {self._condition}")
+            spark.sql(f"DELETE FROM {name} WHERE {self._condition(name)}")
         for name in names:
             format_.rewrite(spark, name)
         for name in names[1:]:
@@ -208,7 +209,7 @@ class Forgetting:
         log_rows = (
             self._log().filter(self._names("key") | self._names("oldkey") | self._names("newkey")).count()
         )
-        counts = [log_rows, *[self._rows_of(spark.table(name)) for name in names[1:]]]
+        counts = [log_rows, *map(self._kept_rows, names[1:])]
         return [self._proof(format_, name, rows) for name, rows in zip(names, counts, strict=True)]
 
     def _proof(self, format_: BaseFormat, name: str, rows: int) -> Proof:
@@ -252,6 +253,20 @@ class Forgetting:
     def _rows_of(self, rows: DataFrame) -> int:
         of_key = [sf.col(quoted(name)) == sf.lit(value) for name, value in self._key.items()]
         return int(rows.filter(reduce(and_, of_key)).count())
+
+    def _condition(self, name: str) -> str:
+        """Return the condition of SQL for the rows of the key in a table, also in columns that the key had before."""
+        columns = self._spark.table(name).columns
+        found = []
+        for column, literal in self._literals.items():
+            former = [each for each in columns if DROPPED.sub("", each) == column and each != column]
+            same = [f"{quoted(column)} = {literal}"]
+            same += [f"CAST({quoted(each)} AS string) = CAST({literal} AS string)" for each in former]
+            found.append(f"({' OR '.join(same)})")
+        return " AND ".join(found)
+
+    def _kept_rows(self, name: str) -> int:
+        return int(self._spark.table(name).filter(self._condition(name)).count())
 
     def _change(self, statement: str, records: Sequence[Row]) -> None:
         """Run a statement for records of the log. It is repeated if another commit came first."""

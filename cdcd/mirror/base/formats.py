@@ -18,11 +18,13 @@ from cdcd.mirror.targets import state
 from cdcd.mirror.targets.table_format import having
 
 MADE_BY: Final = "cdcd.base"
-"""The property of tables that folds have made. Its value is `BASE` or `STATES`."""
+"""The property of tables that folds have made. Its value is `BASE`, `STATES` or `CHANGES`."""
 
 BASE: Final = "1"
 STATES: Final = "scd2"
 """A table with a row for each state of a row (`states.py`)."""
+CHANGES: Final = "changes"
+"""A table with a row for each change (`changes.py`)."""
 
 TOPIC_ID: Final = "cdcd.topic_id"
 """The property that has Kafka's id of the topic whose changes the table has."""

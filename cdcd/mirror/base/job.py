@@ -16,11 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
-from cdcd.core.errors import CdcdError, SinkError, SourceError, TransientError
+from cdcd.core.errors import CdcdError, SinkError, TransientError
 from cdcd.core.records.gaps import Aside
+from cdcd.mirror.base.changes import fold_changes
+from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.fold import fold
 from cdcd.mirror.base.formats import BaseFormat
-from cdcd.mirror.base.part import Place
+from cdcd.mirror.base.part import Forms, Place
 from cdcd.mirror.base.plan import exists, log_begins
 from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.base.states import fold_states, states_name
@@ -34,9 +36,10 @@ from cdcd.mirror.stream.consistency import newest_checkpoints, set_aside_error
 from cdcd.mirror.stream.frontier import complete
 from cdcd.mirror.stream.points import Point, Points
 from cdcd.mirror.stream.settings import MirrorSettings
-from cdcd.mirror.targets.target import Kind, Target
+from cdcd.mirror.targets.target import Kind, Target, kind_of
 from cdcd.mirror.watching.progress import (
     BatchDone,
+    ChangesMissing,
     Observer,
     Progress,
     Retrying,
@@ -324,12 +327,7 @@ class BaseJob:
             if topic in self._log.stopped:
                 raise self._log.stopped[topic]
             newest = self._forms.newest(topic)
-            if not newest.schema.key:
-                raise SourceError(
-                    f"{table}: it has no key, and change_log: fold makes no changelogs of tables without a key.",
-                    hint="Leave the table out (tables.exclude). The log has its changes.",
-                )
-            name = self._target.name_of(newest.schema, Kind.MIRROR)
+            name = self._target.name_of(newest.schema, kind_of(newest.schema))
             former = None if exists(self._spark, name) else self._forms.former_name(newest.schema)
             place = Place(
                 table,
@@ -345,16 +343,20 @@ class BaseJob:
             )
             left_out = self._left_out(newest.schema.oid, bound)
             upper = bound if left_out is None else left_out.since - 1
-            done = fold(
-                self._spark, self._format, place, lambda ids: self._forms.find(topic, list(ids)), upper
-            )
+            if newest.schema.key:
+                done = fold(self._spark, self._format, place, self._forms_of(topic), upper)
+            else:
+                done = self._fold_changes(place, upper)
             if done.taken_over is not None:
                 self._observe(TableTakenOver(table, done.taken_over))
             if left_out is not None:
                 raise set_aside_error(left_out)
             if done.version != NO_VERSION:
                 self._versions[table] = self._target.bare_name(name), int(done.version)
-            if self._settings.keeps_states(table):
+            if newest.schema.key and self._settings.keeps_history(table):
+                changelog = self._target.name_of(newest.schema, Kind.CHANGELOG)
+                self._fold_changes(replace(place, name=changelog), upper)
+            if newest.schema.key and self._settings.keeps_states(table):
                 self._fold_states(place, newest.schema, upper)
         except CdcdError as error:
             self._stop(topic, table, error)
@@ -382,12 +384,19 @@ class BaseJob:
     def _fold_states(self, place: Place, schema: TableSchema, bound: int) -> None:
         """Fold the table of states of a table that is folded."""
         place = replace(place, name=states_name(self._target, schema))
-        topic = place.topic
-        done = fold_states(
-            self._spark, self._format, place, lambda ids: self._forms.find(topic, list(ids)), bound
-        )
+        done = fold_states(self._spark, self._format, place, self._forms_of(place.topic), bound)
         if done.missing is not None:
             self._observe(StatesMissing(place.table, place.name, *done.missing))
+
+    def _fold_changes(self, place: Place, bound: int) -> Folded:
+        """Fold the changelog `place.name`."""
+        done = fold_changes(self._spark, self._format, place, self._forms_of(place.topic), bound)
+        if done.missing is not None:
+            self._observe(ChangesMissing(place.table, place.name, *done.missing))
+        return done.folded
+
+    def _forms_of(self, topic: str) -> Forms:
+        return lambda ids: self._forms.find(topic, list(ids))
 
     def _folded(self, topics: Collection[str]) -> dict[str, int]:
         """By topic, the LSN up to which its tables have folded the log, as far as a mirrored table has the topic.
@@ -402,9 +411,11 @@ class BaseJob:
 
     def _names(self, topic: str) -> list[str]:
         """The names in SQL of the tables that are folded from a topic."""
-        schema = self._forms.newest(topic).schema
-        names = [self._target.name_of(schema, Kind.MIRROR)]
-        if self._settings.keeps_states(self._forms.table(topic) or topic) and schema.key:
+        schema, table = self._forms.newest(topic).schema, self._forms.table(topic) or topic
+        names = [self._target.name_of(schema, kind_of(schema))]
+        if schema.key and self._settings.keeps_history(table):
+            names.append(self._target.name_of(schema, Kind.CHANGELOG))
+        if schema.key and self._settings.keeps_states(table):
             names.append(states_name(self._target, schema))
         return names
 

@@ -68,7 +68,13 @@ class LogTables:
             SinkError, IncompatibleSchemaError: the table cannot be folded until a person acts.
         """
         place, forms = self.located(table)
-        oid = forms.newest(place.topic).schema.oid
+        schema = forms.newest(place.topic).schema
+        if not schema.key:
+            raise SourceError(
+                f"{table} has no key, so its rows of now are not known.",
+                hint=f"Read its changelog {place.name}, or its changes in the log: LogTables.changes.",
+            )
+        oid = schema.oid
         if (aside := forms.aside.get(oid or 0)) is not None:
             raise set_aside_error(aside)
         has = positions.read(self.spark, place.log, place.log_version)

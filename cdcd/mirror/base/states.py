@@ -8,7 +8,6 @@ states as of its lower bound, and gives the same rows.
 States are never removed otherwise. Columns that the source has dropped stay under another name.
 """
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
@@ -18,26 +17,19 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.errors import SinkError, SourceError
 from cdcd.core.pasted import begin_again
-from cdcd.mirror.base.columns import alterations, definition, digest, present
-from cdcd.mirror.base.commit import Folded, Folding, attempted
-from cdcd.mirror.base.formats import (
-    MADE_BY,
-    STATES,
-    TOPIC_ID,
-    BaseFormat,
-    Version,
-    check_made,
-    form_property,
-)
+from cdcd.mirror.base.columns import digest
+from cdcd.mirror.base.commit import Folded, attempted
+from cdcd.mirror.base.formats import STATES, BaseFormat
+from cdcd.mirror.base.kept import KeptFolded, KeptFolding, topic_of
 from cdcd.mirror.base.part import Forms, Part, Place, last_truncate
 from cdcd.mirror.base.path import Path
-from cdcd.mirror.base.plan import check_relation, exists, form_of_rows, steps_of
+from cdcd.mirror.base.plan import check_relation, form_of_rows, steps_of
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets import changelog
 from cdcd.mirror.targets.dimension import scd2
-from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.targets.merge import UNKNOWN
 from cdcd.mirror.targets.reduction import EVENT, LSN
 from cdcd.mirror.targets.same_columns import is_other
@@ -64,20 +56,6 @@ the current state), and the columns whose value the source did not send."""
 _CHANGE: Final = [changelog.CHANGE, LSN, EVENT, changelog.TIME, changelog.UNCHANGED]
 
 
-@dataclass(frozen=True, slots=True)
-class StatesFolded:
-    """What a fold did.
-
-    Attributes:
-        folded: the same for every fold.
-        missing: the LSNs (after, up to) between which the table has no states, because the log lacks the changes. None:
-            the fold left none out.
-    """
-
-    folded: Folded
-    missing: tuple[int, int] | None = None
-
-
 def states_name(target: Target, schema: TableSchema) -> str:
     """The name of the table of states in SQL."""
     return target.name_of(replace(schema, name=f"{schema.name}{SUFFIX}"), Kind.MIRROR)
@@ -85,7 +63,7 @@ def states_name(target: Target, schema: TableSchema) -> str:
 
 def fold_states(
     spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, bound: int
-) -> StatesFolded:
+) -> KeptFolded:
     """Bring the table of states `place.name` to the LSN `bound`.
 
     Raises:
@@ -94,7 +72,7 @@ def fold_states(
     """
     folding = _Folding(spark, format_, place, forms, bound)
     try:
-        return StatesFolded(attempted(place, folding.attempt), folding.missing)
+        return KeptFolded(attempted(place, folding.attempt), folding.missing)
     except IncompatibleSchemaError as error:
         raise IncompatibleSchemaError(
             place.table, f"{place.name}: {error.what}", begin_again(place.table)
@@ -115,29 +93,15 @@ class _Found:
     begins_anew: bool
 
 
-class _Folding(Folding):
-    """One fold of one table of states. `missing`: as in `StatesFolded`."""
+class _Folding(KeptFolding):
+    """One fold of one table of states."""
 
-    def __init__(
-        self, spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, bound: int
-    ) -> None:
-        super().__init__(spark, format_, place, forms, bound)
-        self.missing: tuple[int, int] | None = None
+    kind, columns, option = STATES, COLUMNS, "tables.scd2"
 
     def attempt(self) -> Folded | None:
         """Fold once. None: another commit came in between, or the table needs one more statement."""
         spark, place = self._spark, self._place
-        there, topic_id = None, None
-        if exists(spark, place.name):
-            topic_id = check_made(spark, place.name, place.table, STATES).get(TOPIC_ID)
-            there = self._format.version(spark, place.name)
-        position = Position() if there is None else there.position
-        if position is None:
-            # The log may be younger than the states, so they cannot be made again from it.
-            raise SinkError(
-                f"{place.table}: no commit that is left says how far {place.name} is folded.",
-                hint=f"Rename or drop {place.name}: the next fold makes the table again from the log.",
-            )
+        there, position, topic_id = self._read()
         if position.clean and position.lsn >= self._bound:
             return Folded(self._bound)
         found = self._find(position, topic_id, is_new=there is None)
@@ -150,7 +114,7 @@ class _Folding(Folding):
         ):
             # What committed before the truncate was folded first.
             return None
-        schema, topic = found.path.schema, _topic(found.part)
+        schema, topic = found.path.schema, topic_of(found.part)
         self._check_names(schema)
         if there is None:
             there = self._create(schema, topic)
@@ -216,30 +180,6 @@ class _Folding(Folding):
         steps_of(self._spark, path)
         return _Found(part, path, self._log.changes(part, path), anew)
 
-    def _check_names(self, schema: TableSchema) -> None:
-        """SourceError: a column of the source has the name of one of the table's own columns."""
-        check(schema)
-        taken = [column.name for column in schema.columns if column.name.casefold() in COLUMNS]
-        if taken:
-            raise SourceError(
-                f"{schema.table}: the column {taken[0]} has the name of a column of {self._place.name}.",
-                hint="Rename the column at the source, or remove the table from tables.scd2.",
-            )
-
-    def _create(self, schema: TableSchema, topic: dict[str, str]) -> Version:
-        columns = [definition(column, schema.oid) for column in schema.columns]
-        columns += [f"{quoted(name)} {type_}" for name, type_ in COLUMNS.items()]
-        given = form_property(digest(schema), schema.to_json()) | topic | {MADE_BY: STATES}
-        self._format.create(self._spark, self._place.name, ", ".join(columns), given)
-        check_made(self._spark, self._place.name, self._place.table, STATES)
-        return self._format.version(self._spark, self._place.name)
-
-    def _alterations(self, path: Path) -> Iterator[str]:
-        there = [
-            each for each in present(self._spark.table(self._place.name).schema) if each.name not in COLUMNS
-        ]
-        return alterations(there, path.schema, anew=path.has is None, keeps=True)
-
     def _statement(self, pin: str, position: Position, found: _Found) -> Folded | None:
         spark, schema = self._spark, found.path.schema
         with ExitStack() as stack:
@@ -274,12 +214,8 @@ class _Folding(Folding):
 
             if not self._table.commit(pin, carried, statement):
                 return None
-        done = self._table.settled(pin, position, carried, changes=about["count"], keys=keys)
-        after = self._format.version(spark, self._place.name)
-        if done is not None and after.pin != pin and after.position is not None:
-            # An owner may expire the fold's commit, and the states cannot be made again from a log that is younger.
-            self._format.keep(spark, self._place.name, after.pin, after.position)
-        return done
+        count = about["count"]
+        return self._keep(pin, self._table.settled(pin, position, carried, changes=count, keys=keys))
 
     def _open(self, rows: DataFrame, schema: TableSchema, lsn: int) -> DataFrame:
         """The states that were current at the LSN, of keys that change, as changes that made them."""
@@ -326,7 +262,3 @@ class _Folding(Folding):
 def _was_current(alias: str, lsn: int) -> str:
     """The condition that a state was the current one at the LSN."""
     return f"{alias}{_FROM} <= {lsn} AND ({alias}{_TO} IS NULL OR {alias}{_TO} > {lsn})"
-
-
-def _topic(part: Part) -> dict[str, str]:
-    return {TOPIC_ID: min(part.topic_ids)} if part.topic_ids else {}

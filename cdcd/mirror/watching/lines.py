@@ -7,6 +7,7 @@ from cdcd.core.facts import Fact
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.watching.progress import (
     BatchDone,
+    ChangesMissing,
     LoadRestarted,
     LoadWaiting,
     LogExpired,
@@ -90,6 +91,12 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C9
         case StatesMissing():
             yield (
                 f"{fact.states} lacks the states of {fact.table} between LSN {Lsn(fact.after_lsn)} and "
+                f"{Lsn(fact.until_lsn)}"
+            )
+            yield f"  {fact.hint}"
+        case ChangesMissing():
+            yield (
+                f"{fact.changelog} lacks the changes of {fact.table} between LSN {Lsn(fact.after_lsn)} and "
                 f"{Lsn(fact.until_lsn)}"
             )
             yield f"  {fact.hint}"

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.mirror.base.formats import BASE, MADE_BY, STATES, BaseFormat, properties, read_form
+from cdcd.mirror.base.formats import BASE, CHANGES, MADE_BY, STATES, BaseFormat, properties, read_form
 from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.jars import DELTA
@@ -38,7 +38,7 @@ from cdcd.telemetry.mirror_status import (
     Unreadable,
 )
 
-_KINDS: Final = {BASE: "mirror", STATES: "scd2"}
+_KINDS: Final = {BASE: "mirror", STATES: "scd2", CHANGES: "changelog"}
 """The kind of a folded table by the value of its property `MADE_BY`."""
 
 _HINT: Final = "Check that the catalog and the storage answer, and target.* and spark.* in the configuration."
@@ -46,7 +46,7 @@ _HINT: Final = "Check that the catalog and the storage answer, and target.* and 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A folded table. `position`: None: no commit that is left names it. `kind`: `mirror` or `scd2`."""
+    """A folded table. `position`: None: no commit that is left names it. `kind`: a value of `_KINDS`."""
 
     name: str
     schema: TableSchema

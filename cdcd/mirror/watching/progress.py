@@ -14,6 +14,7 @@ from cdcd.core.protocol.lsn import Lsn
 
 __all__ = [
     "BatchDone",
+    "ChangesMissing",
     "Fact",
     "LoadRestarted",
     "LoadWaiting",
@@ -309,6 +310,21 @@ class StatesMissing(Fact):
     after_lsn: int
     until_lsn: int
     hint: str = "Take the states of this time from a backup of the log, if they matter."
+
+
+@fact
+class ChangesMissing(Fact):
+    """A changelog that is folded from the log lacks the changes between two LSNs, because the log lacks them. The
+    changelog continues with the truncate record at `until_lsn`.
+    """
+
+    event: ClassVar[str] = "changes.missing"
+    level: ClassVar[Level] = "warning"
+    table: str
+    changelog: str
+    after_lsn: int
+    until_lsn: int
+    hint: str = "Take the changes of this time from a backup of the log, if they matter."
 
 
 @fact

@@ -250,7 +250,6 @@ def test_spark_reads_no_table_into_a_log_alone(tmp_path: Path, capsys: pytest.Ca
     [
         ("", "--replay-quarantine", "--replay-quarantine"),
         ("batches: {consistent: true, tag_interval_s: 60}", "--once", "batches.tag_interval_s"),
-        ("tables: {history: [public.t]}", "--once", "tables.history"),
     ],
 )
 def test_folded_tables_refuse_by_name_what_they_do_not_have(

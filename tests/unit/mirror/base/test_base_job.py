@@ -13,6 +13,7 @@ from cdcd.mirror.base import job, plan
 from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.formats import IcebergBase
 from cdcd.mirror.base.job import LOOK_S, BaseJob, Found, Known, is_due
+from cdcd.mirror.base.kept import KeptFolded
 from cdcd.mirror.base.part import OvertakenError, Place
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.kafka import KafkaSource
@@ -23,7 +24,7 @@ from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.stream.consistency import Covered
 from cdcd.mirror.stream.points import Point
 from cdcd.mirror.stream.settings import MirrorSettings
-from cdcd.mirror.watching.progress import SetChanged, TableFailed, TableResumed, TableStopped
+from cdcd.mirror.watching.progress import ChangesMissing, SetChanged, TableFailed, TableResumed, TableStopped
 
 
 class Forms:
@@ -121,10 +122,28 @@ def test_a_table_that_cannot_be_folded_stops_and_goes_on_when_it_can(
     assert isinstance(facts[-1], TableResumed)
 
 
-def test_a_table_without_a_key_is_refused_by_name(base: BaseJob, facts: list[Any]):
-    assert base._fold("events", 7) is None
-    assert "no key" in base.stopped["public.events"].message
-    assert "tables.exclude" in facts[0].hint
+def test_a_table_without_a_key_has_a_changelog_that_tells_what_it_lacks(
+    base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    folded: list[str] = []
+
+    def fold_changes(_spark: Any, _format: Any, place: Place, *_: Any) -> KeptFolded:
+        folded.append(place.name)
+        return KeptFolded(Folded(7, changes=2, keys=2), missing=(3, 5))
+
+    monkeypatch.setattr(job, "fold_changes", fold_changes)
+    done = base._fold("events", 7)
+    assert (folded, base.stopped) == (["lake.events"], {})
+    assert done is not None
+    assert done.changes == 2
+    (missing,) = facts
+    assert isinstance(missing, ChangesMissing)
+    assert (missing.table, missing.changelog, missing.after_lsn, missing.until_lsn) == (
+        "public.events",
+        "lake.events",
+        3,
+        5,
+    )
 
 
 def test_a_topic_that_stopped_in_the_log_stops_its_table(base: BaseJob, facts: list[Any]):

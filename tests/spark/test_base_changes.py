@@ -1,0 +1,135 @@
+"""Changelogs that are folded from a log: each change once, as it was."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.mirror.base.changes import fold_changes
+from cdcd.mirror.base.kept import KeptFolded
+from cdcd.mirror.jars import DELTA, ICEBERG
+from tests.spark.base_model import DOCS, Lake, as_row, form_of
+from tests.spark.source_model import Source
+
+
+class Changelog:
+    """The changelog beside the table of a lake."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.name = lake.table.replace("docs", "docs_changes")
+
+    def fold(self, bound: int, **more: Any) -> KeptFolded:
+        lake = self.lake
+        place = replace(lake.place(**more), name=self.name)
+        return fold_changes(lake.spark, lake.format, place, lake.described, bound)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return [
+            tuple(row)
+            for row in self.lake.spark.table(self.name)
+            .select("_cdcd_commit_lsn", "_cdcd_event_no", "_cdcd_op", "id", "n")
+            .collect()
+        ]
+
+
+def expected(source: Source, lsn: int) -> list[tuple[Any, ...]]:
+    """The rows of the changes that committed at or before the LSN."""
+    found = []
+    for record in [each for records in source.log for each in records if each["commit_lsn"] <= lsn]:
+        row = record["after"] or record["before"] or (None, None)
+        found.append((record["commit_lsn"], record["event_no"], record["op"], row[0], row[1]))
+    return found
+
+
+@pytest.fixture(params=[ICEBERG, DELTA])
+def changelog(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, unique: str) -> Changelog:
+    return Changelog(Lake(spark, str(tmp_path), unique, request.param))
+
+
+def order(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=repr)
+
+
+def test_a_changelog_has_each_change_once_also_after_a_rollback(changelog: Changelog) -> None:
+    source, lake, versions = Source(8, wanders=True), changelog.lake, []
+    for _ in range(2):
+        source.run(10)
+        lake.write(source)
+        versions.append(changelog.fold(source.lsn).folded.version)
+        assert order(changelog.rows()) == order(expected(source, source.lsn))
+    # WHEN the same fold comes again, THEN there is no commit
+    before = lake.format.version(lake.spark, changelog.name).pin
+    changelog.fold(source.lsn)
+    assert lake.format.version(lake.spark, changelog.name).pin == before
+    # WHEN the owner brings back a former version, THEN the next fold adds what is missing
+    if lake.table_format == DELTA:
+        lake.spark.sql(f"RESTORE TABLE {changelog.name} TO VERSION AS OF {versions[0]}")
+    else:
+        table = changelog.name.removeprefix("lake.")
+        lake.spark.sql(f"CALL lake.system.rollback_to_snapshot('{table}', {versions[0]})")
+    assert len(changelog.rows()) < len(expected(source, source.lsn))
+    changelog.fold(source.lsn)
+    assert order(changelog.rows()) == order(expected(source, source.lsn))
+
+
+def test_rows_stay_as_they_were_when_the_table_changes_or_is_made_again(changelog: Changelog) -> None:
+    # GIVEN changes of three forms in one part of the log: a column of another type, and another table of the same name
+    source, lake = Source(9, truncates=False), changelog.lake
+    source.run(6)
+    lake.write(source)
+    rows = expected(source, source.lsn)
+    lake.forms["text"] = form_of("text", ("id", 1, "int64"), ("n", 2, "text"), *DOCS[2:])
+    lake.forms["other"] = form_of("other", *DOCS, oid=20000)
+    lsn = source.lsn
+    for form, value in (("text", "one"), ("other", 1)):
+        lsn += 10
+        record = {"commit_lsn": lsn, "event_no": 1, "partition": 0, "offset": lsn, "schema_id": form}
+        lake.append(
+            [as_row({**record, "op": "c", "before": None, "after": (7, value, "t", "b"), "key": (7,)})]
+        )
+    # WHEN they are folded
+    changelog.fold(lsn)
+    # THEN each change has its value in the column that had it
+    found = lake.spark.table(changelog.name)
+    kept = [name for name in found.columns if name.startswith("n__dropped")]
+    assert len(kept) == 2
+    values = sorted(
+        str(next((row[name] for name in ("n", *kept) if row[name] is not None), None))
+        for row in found.collect()
+    )
+    assert values == sorted([*[str(row[-1]) for row in rows], "one", "1"])
+
+
+def test_rows_of_a_snapshot_are_told_apart_by_their_place(changelog: Changelog) -> None:
+    lake = changelog.lake
+    lake.forms["keyless"] = form_of("keyless", *DOCS)
+    common = {
+        "event_no": 0,
+        "partition": 0,
+        "schema_id": "form-1",
+        "before": None,
+        "key": (1,),
+        "commit_lsn": 50,
+    }
+    rows = [as_row({**common, "op": "r", "after": (1, 1, None, None), "offset": at}) for at in (1, 2)]
+    lake.append(rows)
+    changelog.fold(60)
+    changelog.fold(70)
+    assert changelog.rows() == [(50, 0, "r", 1, 1)] * 2
+    # WHEN the log lacks changes before a truncate, THEN the changelog goes on after it and says so
+    truncate = {
+        **common,
+        "op": "t",
+        "after": None,
+        "key": None,
+        "offset": 10,
+        "commit_lsn": 90,
+        "event_no": 1,
+    }
+    lake.append([as_row(truncate)])
+    done = changelog.fold(100, log_begins=80)
+    assert done.missing == (60, 90)
+    assert order(changelog.rows())[-1][:3] == (90, 1, "t")
