@@ -1,5 +1,6 @@
 """Changelogs that are folded from a log: each change once, as it was."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,13 @@ from pyspark.sql import SparkSession
 
 from cdcd.mirror.base.changes import fold_changes
 from cdcd.mirror.base.kept import KeptFolded
+from cdcd.mirror.base.part import OvertakenError
 from cdcd.mirror.jars import DELTA, ICEBERG
-from tests.spark.base_model import DOCS, Lake, as_row, form_of
+from tests.integration.daemon import until
+from tests.spark.base_model import DOCS, WAITS_S, Lake, Slow, as_row, form_of
 from tests.spark.source_model import Source
+
+pytestmark = pytest.mark.timeout(2400)
 
 
 class Changelog:
@@ -21,10 +26,12 @@ class Changelog:
         self.lake = lake
         self.name = lake.table.replace("docs", "docs_changes")
 
-    def fold(self, bound: int, **more: Any) -> KeptFolded:
+    def fold(
+        self, bound: int, *, spark: SparkSession | None = None, slow: Any = None, **more: Any
+    ) -> KeptFolded:
         lake = self.lake
         place = replace(lake.place(**more), name=self.name)
-        return fold_changes(lake.spark, lake.format, place, lake.described, bound)
+        return fold_changes(spark or lake.spark, slow or lake.format, place, lake.described, bound)
 
     def rows(self) -> list[tuple[Any, ...]]:
         return [
@@ -71,6 +78,46 @@ def test_a_changelog_has_each_change_once_also_after_a_rollback(changelog: Chang
         table = changelog.name.removeprefix("lake.")
         lake.spark.sql(f"CALL lake.system.rollback_to_snapshot('{table}', {versions[0]})")
     assert len(changelog.rows()) < len(expected(source, source.lsn))
+    changelog.fold(source.lsn)
+    assert order(changelog.rows()) == order(expected(source, source.lsn))
+
+
+@pytest.mark.parametrize("phase", ["pinned", "running"])
+def test_a_changelog_has_each_change_once_after_folds_that_race(
+    changelog: Changelog, tmp_path: Path, phase: str
+) -> None:
+    source, lake = Source(10), changelog.lake
+    source.run(4)
+    lake.write(source)
+    changelog.fold(source.lsn)
+    source.run(4)
+    middle = source.lsn
+    source.run(4)
+    lake.write(source)
+    # WHEN a driver freezes in a fold, another one folds more, and the first one goes on
+    own = lake.spark.newSession()
+    slow = Slow(own, lake.format, phase, tmp_path)
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            changelog.fold(middle, spark=own, slow=slow)
+        except OvertakenError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        until(lambda: True if slow.there.exists() or not thread.is_alive() else None, phase, WAITS_S)
+        changelog.fold(source.lsn)
+    finally:
+        slow.go.touch()
+        thread.join(WAITS_S)
+    assert not thread.is_alive()
+    # THEN each change is there once, also after the next fold
+    assert order(changelog.rows()) == order(expected(source, source.lsn))
+    source.run(2)
+    lake.write(source)
     changelog.fold(source.lsn)
     assert order(changelog.rows()) == order(expected(source, source.lsn))
 
