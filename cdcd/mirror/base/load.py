@@ -65,8 +65,8 @@ def load(loading: Loading, snapshot: Snapshot) -> Loaded:
     form = snapshot.form(place.table, variant=loading.variant, mirrored=True)
     if not form.schema.key:
         raise SinkError(
-            f"{place.table}: it has no key, and change_log: fold makes only tables with a key.",
-            hint="Leave the table out of --snapshot. The log has its changes.",
+            f"{place.table}: it has no key, so it has a changelog, and Spark reads only tables with a key.",
+            hint=begin_again(place.table),
         )
     changes = read_rows(spark, snapshot, place.table, variant=loading.variant, mirrored=True).persist()
     try:
