@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from cdcd.adapters.kafka import bounded_reading
-from cdcd.adapters.kafka.bounded_reading import read_tails
+from cdcd.adapters.kafka.bounded_reading import Last, read_last, read_tails
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
 from tests.integration.visible_records import await_decided
@@ -41,3 +42,24 @@ def test_each_partition_is_read_until_it_is_enough(broker: KafkaBroker, unique: 
     assert len(found) == len(set(found))
     # AND a look goes from the end to the beginning, each in the order of the partition
     assert all(values == sorted(values, key=lambda value: value or b"") for values in seen)
+
+
+def test_the_last_records_of_all_partitions_are_read_whatever_is_left_of_each(
+    broker: KafkaBroker, unique: str
+):
+    # GIVEN many records, no record, and records of which the first are deleted
+    servers: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap_servers}
+    create_topics(broker.bootstrap_servers, unique, partitions=3)
+    producer = Producer(servers)
+    for partition, records in ((0, 60), (2, 20)):
+        for number in range(records):
+            producer.produce(unique, value=f"{number}", partition=partition)
+    assert producer.flush(30) == 0
+    admin = AdminClient(servers)
+    (deleted,) = admin.delete_records([TopicPartition(unique, 2, 17)]).values()
+    assert deleted.result(30).low_watermark == 17
+    # WHEN the last 16 are read, and those of a topic that is not there
+    found = list(read_last(servers, unique, [f"{unique}_none", unique], Last(16, 10, 30.0)))
+    # THEN each partition has its last ones, in their order, and nothing else
+    offsets = [[each.offset() for each in found if each.partition() == number] for number in range(3)]
+    assert offsets == [list(range(44, 60)), [], [17, 18, 19]]

@@ -229,6 +229,10 @@ FIRST: Final = 1000
 
 TAILS_ANSWER_S: Final = 15.0
 
+_TAIL: Final = -2000
+"""Offset that stands for the end of a partition, less the number of offsets before it (RD_KAFKA_OFFSET_TAIL in
+librdkafka's rdkafka.h)."""
+
 BATCH_BYTES_MAX: Final = 4 << 20
 """Size of the largest batch that `read_last` reads. The daemon calls it, and the daemon's memory has a limit."""
 
@@ -275,7 +279,8 @@ def read_tails(
 def read_last(client: Properties, group: str, topics: Collection[str], last: Last) -> Iterator[Message]:
     """The records among the last offsets of each partition, as a `read_committed` reader. Memory is limited.
 
-    Topics that are not there are passed over.
+    All partitions are read at the same time, so the records of two partitions have no order. Topics that are not
+    there are passed over.
 
     Raises:
         SinkUnavailableError: the broker does not answer in time, or a batch is larger than `BATCH_BYTES_MAX`.
@@ -287,6 +292,8 @@ def read_last(client: Properties, group: str, topics: Collection[str], last: Las
         "message.max.bytes": BATCH_BYTES_MAX,
         "receive.message.max.bytes": BATCH_BYTES_MAX + 1024,
         "queued.max.messages.kbytes": BATCH_BYTES_MAX // 1024,
+        # For a partition whose first records were deleted, so that fewer offsets are left.
+        "auto.offset.reset": "earliest",
     }
     consumer = make_consumer({**consumer_properties(client, group), **limits})
     deadline = time.monotonic() + last.timeout_s
@@ -297,12 +304,24 @@ def read_last(client: Properties, group: str, topics: Collection[str], last: Las
             for topic in sorted(set(topics) & listed.keys())
             for each in listed[topic].partitions
         ]
-        for topic, number in found[: last.partitions]:
-            partition = TopicPartition(topic, number)
-            left_s = max(0.1, deadline - time.monotonic())
-            low, end = watermarks(consumer, partition, left_s)
-            if end > low:
-                yield from _between(consumer, partition, max(low, end - last.offsets), end, left_s)
+        left = dict.fromkeys(found[: last.partitions], last.offsets)
+        if not left:
+            return
+        consumer.assign([TopicPartition(*place, _TAIL - last.offsets) for place in left])
+        for message in answers(consumer, last.timeout_s, threading.Event(), lambda: "no answer"):
+            place = (message.topic() or "", message.partition() or 0)
+            if place in left:
+                if message.error() is None:
+                    yield message
+                    left[place] -= 1
+                if message.error() is not None or not left[place]:
+                    del left[place]
+            if not left:
+                return
+            if time.monotonic() > deadline:
+                raise KafkaException(
+                    KafkaError(KafkaError._TIMED_OUT, f"{len(left)} partitions have more records")
+                )
     except KafkaException as error:
         refused = map_kafka_error(error.args[0], f"Kafka at {client.get('bootstrap.servers')}")
         raise (unavailable(refused) if isinstance(refused, TransientError) else refused) from error
@@ -324,14 +343,12 @@ def _tail(
         end, size = begin, 2 * size
 
 
-def _between(
-    consumer: Consumer, partition: TopicPartition, begin: int, end: int, timeout_s: float = TAILS_ANSWER_S
-) -> Iterator[Message]:
+def _between(consumer: Consumer, partition: TopicPartition, begin: int, end: int) -> Iterator[Message]:
     """Yield the records from `begin` to before `end`, or to the partition's end, where transactions have markers."""
     consumer.assign([TopicPartition(partition.topic, partition.partition, begin)])
     never = threading.Event()
     for message in answers(
-        consumer, timeout_s, never, lambda: f"{partition.topic} cannot be read from offset {begin}"
+        consumer, TAILS_ANSWER_S, never, lambda: f"{partition.topic} cannot be read from offset {begin}"
     ):
         if message.error() is not None:
             # `answers` yields no other error than the end of the partition.
