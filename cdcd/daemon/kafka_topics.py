@@ -9,12 +9,14 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.errors import fill_names, rights_hint
 from cdcd.adapters.kafka.sink_inputs import KnownOfBrokers
 from cdcd.adapters.kafka.topics import (
     check_keyless,
     create_hint,
     ensure_topics,
+    marker_problems,
     message_limits,
     not_writable,
 )
@@ -205,10 +207,39 @@ class KafkaTopics:
             marked = config.heartbeat.watermark_interval_s > 0
             repeating = [topic for topic, each in config.topics.shared.items() if each.key_field is None]
             check_keyless(admin, keyless, marked=marked, refused=refused, repeating=repeating)
+        usable = [topic for topic in missing if not refused or topic not in refused]
         if config.kafka.delivery == "at_least_once":
-            known = existing.union([topic for topic in missing if not refused or topic not in refused])
-            self._known.sizes.learn_topics(message_limits(admin, sorted(known)))
+            self._known.sizes.learn_topics(message_limits(admin, sorted(existing.union(usable))))
+        else:
+            self._refuse_without_markers(admin, usable, created, existing, refused)
         return created, existing
+
+    def _refuse_without_markers(
+        self,
+        admin: Admin,
+        wanted: Collection[str],
+        created: Collection[str],
+        existing: set[str],
+        refused: dict[str, CdcdError] | None,
+    ) -> None:
+        """Refuse topics that may refuse the markers of transactions.
+
+        Args:
+            wanted: topics that are needed now.
+            created: topics that this session has created.
+            existing: further topics that are there. Those that are refused are removed, so that the first record of
+                their table asks about them.
+            refused: gets the wanted topics that are refused, each with the error; None: the first error is raised.
+        """
+        compacted = {self._config.topics.checkpoint, self._config.topics.schemas}
+        new = [topic for topic in created if topic not in compacted]
+        found = marker_problems(admin, sorted(existing.union(wanted).difference(new)), new)
+        existing.difference_update(found)
+        for topic in wanted:
+            if topic in found:
+                if refused is None:
+                    raise found[topic]
+                refused[topic] = found[topic]
 
     async def release_claims(self, tables: Collection[str]) -> None:
         """Release this pipeline's claims on topics that no published table has now.

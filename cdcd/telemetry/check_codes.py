@@ -390,6 +390,8 @@ _TABLE: Final = (
         "the broker refuses records without a key.",
         (4,),
     ),
+    Code("topic.markers", "Kafka", "The topic's settings may make Kafka refuse the markers of transactions, so that a "
+    "transaction would not end.", (4,)),
     Code("topic.state", "Kafka", "A topic that exists."),
     Code("registry.unreachable", "Schema registry", "The registry does not answer. cdcd waits at a new schema.", (4,)),
     Code("registry.refused", "Schema registry", "The registry refuses the request: user, password, token, rights or "

@@ -618,6 +618,11 @@ def a_keyless_table_with_a_compacted_topic(scene: Scene) -> None:
     scene.configure(snapshot={"mode": "initial"})
 
 
+def a_topic_that_may_refuse_the_markers_of_transactions(scene: Scene) -> None:
+    scene.topic(scene.one.topic, message_timestamp_before_max_ms="1000")
+    scene.configure(snapshot={"mode": "initial"})
+
+
 def a_lost_slot_and_a_compacted_topic(scene: Scene) -> None:
     scene.topic(scene.one.topic, cleanup_policy="compact")
     scene.configure(snapshot={"mode": "when_needed", "lost_slot": "read_again"})
@@ -914,6 +919,11 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     ),
     a_lost_slot_and_a_compacted_topic: (4, "topic.compacted", "topics.truncate: false"),
     watermarks_and_a_compacted_topic: (4, "topic.keyless", "or set heartbeat.watermark_interval_s: 0"),
+    a_topic_that_may_refuse_the_markers_of_transactions: (
+        4,
+        "topic.markers",
+        "--add-config message.timestamp.before.max.ms=60000",
+    ),
     a_keyless_table_with_a_compacted_topic: (4, "topic.keyless", "--add-config cleanup.policy=delete"),
     a_topic_that_differs_in_a_point: (4, "topic.missing", "topics.prefix"),
     a_port_in_use: (2, "http.port", "Set http.port to another"),

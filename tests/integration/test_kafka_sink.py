@@ -51,6 +51,7 @@ def sink_of(
     *,
     exactly_once: bool = True,
     sizes: SizeLimits | None = None,
+    timeout_s: float = 20,
 ) -> Sink:
     """A sink with a topic for its checkpoint, a new one if none is named, which logs its transactions."""
     connection, producer = client.split(
@@ -67,7 +68,7 @@ def sink_of(
             checkpoint_topic=topic or name,
             records=CheckpointRecords(name),
             batch_bytes_max=1_000_000,
-            timeout_s=20,
+            timeout_s=timeout_s,
             retry=Delays(1, 1),
         ),
         Ownership(lambda: None, lambda: False),

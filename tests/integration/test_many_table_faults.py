@@ -122,7 +122,8 @@ FAULTS = [
     Fault(
         "early",
         "broker",
-        # A single record may reach the broker within the millisecond that the topic allows.
+        # A single record may reach the broker within the millisecond that the topic allows. With Kafka transactions,
+        # cdcd refuses the topic at once, because the topic may refuse their markers.
         breaks="INSERT INTO {t} SELECT n, 'at fault' FROM generate_series(2, 2000) n",
         topic={"message.timestamp.before.max.ms": "1"},
         mended={"message.timestamp.before.max.ms": "9223372036854775807"},
@@ -319,6 +320,8 @@ def test_many_tables_that_fail_at_once_are_set_aside_each_by_its_fault_and_all_c
         # THEN each is set aside by its own fault, and the other table goes on
         assert other(one, next(numbers)) < OTHERS_S
         faults = {each.table: each.fault for each in FAULTS} | OUTBOXES
+        if delivery == "exactly_once":
+            faults["early"] = "topic"
         wanted = {f"public.{table}": fault for table, fault in faults.items()} | {f"{LONG}.{LONG}": "name"}
         until(lambda: told_aside(one) == wanted or None, f"{wanted}, but {told_aside(one)}", 60.0)
         assert one.daemon.is_running()

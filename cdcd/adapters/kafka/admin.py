@@ -405,13 +405,25 @@ class Admin:
 
     def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the settings of many topics, including defaults, by few requests. Raises as `topic_config`."""
+        return {name: self._settings(future) for name, future in self._asked_settings(names)}
+
+    def readable_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return the settings of those topics that exist and whose settings this principal may read (DescribeConfigs).
+
+        Raises TransientError if the broker does not answer.
+        """
         found: dict[str, dict[str, str]] = {}
+        for name, future in self._asked_settings(names):
+            with suppress(SinkError):
+                found[name] = self._settings(future)
+        return found
+
+    def _asked_settings(self, names: Sequence[str]) -> "Iterator[tuple[str, Future[Any]]]":
         for some in _slices(names, DESCRIBED_AT_ONCE):
             asked = self._client.describe_configs(
                 [ConfigResource(ConfigResource.Type.TOPIC, name) for name in some], **self._limit
             )
-            found.update((resource.name, self._settings(future)) for resource, future in asked.items())
-        return found
+            yield from ((resource.name, future) for resource, future in asked.items())
 
     def broker_config(self, broker: int) -> dict[str, str]:
         """Return a broker's settings."""

@@ -158,8 +158,14 @@ _TABLE: Final[tuple[_Row, ...]] = (
         "THROTTLING_QUOTA_EXCEEDED", TransientError, "A quota of the broker delays cdcd, which tries again."
     ),
     _Row(
+        "CONCURRENT_TRANSACTIONS",
+        TransientError,
+        "Kafka has not yet ended a former transaction of this transactional.id. cdcd tries again. If this lasts for "
+        "minutes, a topic refuses the marker that ends the transaction: docs/troubleshooting.md shows how to end it.",
+    ),
+    _Row(
         "INVALID_PRODUCER_EPOCH INVALID_PRODUCER_ID_MAPPING UNKNOWN_PRODUCER_ID OUT_OF_ORDER_SEQUENCE_NUMBER "
-        "DUPLICATE_SEQUENCE_NUMBER INVALID_TXN_STATE CONCURRENT_TRANSACTIONS TRANSACTION_ABORTABLE "
+        "DUPLICATE_SEQUENCE_NUMBER INVALID_TXN_STATE TRANSACTION_ABORTABLE "
         "TRANSACTION_COORDINATOR_FENCED _GAPLESS_GUARANTEE _PURGE_QUEUE _PURGE_INFLIGHT _STATE",
         TransientError,
         "The broker ended the transaction; cdcd starts over with a new producer.",

@@ -48,6 +48,18 @@ CHECKPOINT_CONFIG: Final[Mapping[str, str]] = {
 }
 
 
+MARKER_LIMITS: Final[Mapping[str, int]] = {
+    "max.message.bytes": 128,
+    "message.timestamp.before.max.ms": 60_000,
+    "message.timestamp.difference.max.ms": 60_000,
+}
+"""Least values of settings with which a topic takes the markers of transactions for certain.
+
+A marker has 78 bytes. Its age in ms counts from its creation until its leader has the lock of the log, so that a slow
+disk or a pause of the broker adds to it. Brokers before 4.0 have the setting `difference`.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
     """Settings for the creation of missing topics. `enabled` False: a missing topic is an error."""
@@ -250,18 +262,53 @@ def checkpoint_problem(admin: Admin, name: str) -> str:
 def message_limits(admin: Admin, names: Sequence[str]) -> dict[str, int]:
     """Return `max.message.bytes` of existing topics: the size up to which a topic accepts a compressed record batch.
 
-    The call blocks. The result is empty if this principal may not read settings (DescribeConfigs).
+    The call blocks. Topics are left out whose settings this principal may not read: the broker's refusal shows the
+    limit then.
 
     Raises:
         TransientError: the broker does not answer.
     """
-    try:
-        configs = admin.topic_configs(names)
-    except SinkError:
-        # The broker's refusal shows the limit then.
-        return {}
-    found = {name: config.get("max.message.bytes", "") for name, config in configs.items()}
+    found = {
+        name: config.get("max.message.bytes", "") for name, config in admin.readable_configs(names).items()
+    }
     return {name: int(limit) for name, limit in found.items() if limit.isdecimal()}
+
+
+def marker_problem(name: str, config: Mapping[str, str]) -> SinkError | None:
+    """Return the error of a topic whose settings make Kafka refuse the markers of transactions, or None.
+
+    Kafka's coordinator does not repeat a marker that was refused for its size or its timestamp
+    (TransactionMarkerRequestCompletionHandler.scala). So the transaction does not end, and no other one begins.
+    """
+    for setting, least in MARKER_LIMITS.items():
+        value = config.get(setting, "")
+        is_time = setting.startswith("message.timestamp.")
+        if is_time and config.get("message.timestamp.type") == "LogAppendTime":
+            continue
+        if value.isdecimal() and int(value) < least:
+            return SinkError(
+                f"Topic {name} has {setting}={value}, so Kafka may refuse the marker that ends a transaction. Then the "
+                "transaction would not end, and no table could be written to.",
+                hint=f"{alter_topic(name, f'{setting}={least}')} (at least).",
+            )
+    return None
+
+
+def marker_problems(admin: Admin, existing: Sequence[str], created: Sequence[str]) -> dict[str, SinkError]:
+    """Return the error of each of these topics whose settings make Kafka refuse the markers of transactions.
+
+    Topics are left out whose settings this principal may not read. The call blocks.
+
+    Args:
+        created: topics that were just created with equal settings.
+
+    Raises:
+        TransientError: the broker does not answer.
+    """
+    configs = admin.readable_configs([*existing, *created[:1]])
+    configs |= {name: configs[created[0]] for name in created[1:] if created[0] in configs}
+    problems = {name: marker_problem(name, config) for name, config in configs.items()}
+    return {name: problem for name, problem in problems.items() if problem is not None}
 
 
 def policy_problem(
@@ -305,14 +352,10 @@ def check_keyless(
         TransientError: the broker does not answer.
         SinkError: a topic is compacted.
     """
-    try:
-        configs = admin.topic_configs(names)
-    except SinkError:
-        # Reading settings needs its own right (DescribeConfigs); without it, the first record shows the problem.
-        return
-    for name in names:
+    # Without the right to read settings (DescribeConfigs), the first record shows the problem.
+    for name, config in admin.readable_configs(names).items():
         repeats = name in repeating
-        if problem := policy_problem(configs[name], has_key=False, marked=marked, repeats=repeats):
+        if problem := policy_problem(config, has_key=False, marked=marked, repeats=repeats):
             hint = keyless_hint(name, marked=marked, repeats=repeats)
             error = SinkError(f"Topic {name} {problem}.", hint=hint)
             _Refusals(refused).add(name, error)

@@ -17,6 +17,7 @@ from cdcd.adapters.kafka.topics import (
     collision_hint,
     create_hint,
     keyless_hint,
+    marker_problem,
     policy_problem,
     refusals,
 )
@@ -403,6 +404,8 @@ def _problems(name: str, topic: TopicInfo, facts: BrokerFacts, wanted: BrokerWan
             f"max.message.bytes is {limit}, less than the producer's message.max.bytes of {wanted.message_max_bytes}",
             alter_topic(name, f"max.message.bytes={wanted.message_max_bytes}"),
         )
+    if wanted.exactly_once and (unfit := marker_problem(name, config)) is not None:
+        yield of_error("topic.markers", subject, unfit)
     policy = config.get("cleanup.policy", "")
     if name == wanted.schemas and policy not in {"", "compact"}:
         yield Finding(

@@ -188,6 +188,13 @@ def test_a_cluster_in_order_has_no_warning_and_no_error() -> None:
             ("error", "topic.keyless"),
             "the table has no key",
         ),
+        (
+            check_existing,
+            with_orders({"message.timestamp.before.max.ms": "1"}),
+            WANTED,
+            ("error", "topic.markers"),
+            "may refuse the marker",
+        ),
         (check_existing, with_orders(COMPACTED), WANTED, ("warning", "topic.compacted"), "TRUNCATE"),
         (
             check_existing,
