@@ -20,6 +20,7 @@ from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.metadata import TransactionsSeen
 from tests.sim.parted import PartitionsSeen, is_moved
 from tests.sim.protected import ProtectedSeen
+from tests.sim.shared import apart
 from tests.sim.wal import Change
 from tests.sim.watermarks import WatermarksSeen, is_one
 
@@ -47,6 +48,7 @@ class Oracle:
         filters: whether tables have a filter.
         parted: whether columns choose the partitions of records.
         routes: whether rows of tables are routed.
+        shared: whether all tables share one topic.
         message_bytes_max: of larger logical messages, size and digest are delivered; 0: all are delivered whole.
         whole_bytes: a transaction with fewer bytes must appear in Kafka as a whole.
         part_records, part_bytes: so must one that has fewer than both.
@@ -66,6 +68,7 @@ class Oracle:
         filters: bool = False,
         parted: bool = False,
         routes: bool = False,
+        shared: bool = False,
         message_bytes_max: int = 0,
     ) -> None:
         self.message_bytes_max = message_bytes_max
@@ -75,6 +78,7 @@ class Oracle:
         self.filters = filters
         self.partitions = PartitionsSeen() if parted else None
         self.routes = routes
+        self.shared = shared
         self.left_out = left_out
         self.left_out_changes = 0
         """Changes that have no records, because the rows of a table without a key have them."""
@@ -200,6 +204,8 @@ class Oracle:
         self.rows += len(records)
         at = -1
         first = before = self.delivered
+        if self.shared:
+            records = [*map(apart, records)]
         for record in records if self.protected is None else map(self.protected.revealed, records):
             if record[0] == HEARTBEAT_TOPIC:
                 self.rows -= 1

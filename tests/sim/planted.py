@@ -26,6 +26,7 @@ from tests.sim import planted_parted as parted
 from tests.sim import planted_protected as protected
 from tests.sim import planted_published as published
 from tests.sim import planted_routed as routing
+from tests.sim import planted_shared as shared
 from tests.sim import planted_sink as sink
 from tests.sim import planted_snapshots as snapshots
 from tests.sim import planted_start as start
@@ -70,6 +71,8 @@ from tests.sim.planted_focuses import (
     ROUTED_AND_CUT,
     ROUTED_AND_SWAPPED,
     ROUTED_BESIDE_THE_STREAM,
+    SHARED,
+    SHARED_BESIDE_THE_STREAM,
     STREAMED_AGAIN,
     STREAMED_SUBTRANSACTIONS,
     SWAPPED,
@@ -234,6 +237,10 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "snapshot_in_one_topic": _in_session(ROUTED, routed_rows=routing.reads_into_its_own_topic),
         "routed_change_not_noted": _in_incremental(
             routing.WatchesTheOwnTopic, focus=ROUTED_BESIDE_THE_STREAM
+        ),
+        "key_names_a_former_table": _in_session(SHARED, encoder=shared.FirstIdentifierStream),
+        "change_in_a_shared_topic_not_noted": _in_session(
+            SHARED_BESIDE_THE_STREAM, encoder=shared.WholeTopicsStream
         ),
         "counts_not_in_the_position": _in_engine(METADATA_AND_CUT, queue=metadata.ForgetsCounts),
         "end_cut_off": _in_engine(METADATA_AND_CUT, queue=metadata.CutsOffTheEnd),

@@ -427,6 +427,15 @@ ROUTED_BESIDE_THE_STREAM: Final[Mapping[str, Any]] = {**UNSEEN, **ROUTED}
 ROUTED_AND_SWAPPED: Final[Mapping[str, Any]] = {**SWAPPED, **ROUTED, "ddl": ("swap", "replace")}
 """The same with names that change hands."""
 
+SHARED: Final[Mapping[str, Any]] = {**SWAPPED, "shared": True, "ddl": ("swap", "replace", "rename")}
+"""One topic for all tables, whose names change hands."""
+
+SHARED_BESIDE_THE_STREAM: Final[Mapping[str, Any]] = {**UNSEEN, "shared": True}
+"""One topic for all tables, which are read while commits are streamed that snapshots do not see yet."""
+
+SHARED_AND_CUT: Final[Mapping[str, Any]] = {**CUT, "shared": True, "p_key_change": 0.3}
+"""One topic for all tables, with restarts inside of transactions."""
+
 METADATA: Final[Mapping[str, Any]] = {"metadata": True, "exactly_once": True}
 """Transaction metadata. Only a log without repetitions can be counted."""
 

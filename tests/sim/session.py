@@ -17,6 +17,7 @@ from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.routing import TopicNames
+from cdcd.core.catalog.sharing import share_of
 from cdcd.core.engine import beside_stream, session_parts, timed_records
 from cdcd.core.engine import engine as engines
 from cdcd.core.engine import startup_requests as startup
@@ -86,6 +87,8 @@ from tests.sim.protected import DIGESTS, RULES
 from tests.sim.published import OUTBOX
 from tests.sim.routed import ROUTES, TOPICS
 from tests.sim.settings import Settings
+from tests.sim.shared import SHARED
+from tests.sim.shared import TOPIC as SHARED_TOPIC
 from tests.sim.sink import Sink, counted
 from tests.sim.spooling import open_log
 from tests.sim.walsender import Options
@@ -117,6 +120,9 @@ Routes = tuple[TableRoutes, ...]
 class StoppedError(Exception):
     """The session ended as it was asked to."""
 
+
+OF_TABLES: Final = (f"{TOPIC_PREFIX}.{SCHEMA}.", f"{share_of(SHARED_TOPIC, SCHEMA)}.")
+"""How the topics of tables begin, and the shares of the topic that all tables have."""
 
 MAKERS: Final = (engines, session_parts, beside_stream, timed_records)
 """The modules in which the engine and its parts are made."""
@@ -396,6 +402,7 @@ class Session:
                     "checkpoint",
                     None,
                     routes=TOPICS if settings.routes else (),
+                    shared=SHARED if settings.shared else (),
                 ),
                 snapshot=SnapshotSettings(
                     mode=settings.snapshot_mode, method=settings.snapshot_method, heals=settings.heals
@@ -631,6 +638,7 @@ class Session:
             schemas_topic=DESCRIPTIONS_TOPIC if settings.described else None,
             partition_rules=PARTITION_RULES if settings.parted else (),
             routes=TOPICS if settings.routes else (),
+            shared=SHARED if settings.shared else (),
             column_rules=RULES if settings.protected else (),
             bindings=self.bindings if settings.protected else Bindings(),
         )
@@ -804,7 +812,7 @@ class Session:
         if settings.refused_ticks_max and self.around.now > SLOW_REFUSALS_S:
             return ""
         topics = {record[0] for record in action.batch.records}
-        own = sorted([topic for topic in topics if topic.startswith(f"{TOPIC_PREFIX}.{SCHEMA}.")])
+        own = sorted([topic for topic in topics if topic.startswith(OF_TABLES)])
         return self.rng.choice(own) if own and self.rng.random() < settings.p_batch_fault else ""
 
     def _ship(self) -> None:
@@ -843,8 +851,7 @@ class Session:
             refused = {
                 topic: SinkError("it is refused")
                 for topic in action.topics
-                if topic.startswith(f"{TOPIC_PREFIX}.{SCHEMA}.")
-                and self.rng.random() < self.settings.p_topic_fault
+                if topic.startswith(OF_TABLES) and self.rng.random() < self.settings.p_topic_fault
             }
         if refused:
             self.engine.topics_refused(refused, self.around.now)

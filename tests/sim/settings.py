@@ -110,6 +110,8 @@ class Settings:
     """A rule protects a column of every table (`protected.py`)."""
     routes: bool = False
     """Rows of tables are routed (`routed.py`)."""
+    shared: bool = False
+    """All tables share one topic (`shared.py`)."""
     described: bool = False
     """Tables are described in the topic of schemas (`descriptions.py`)."""
     left_out: tuple[str, ...] = ()
@@ -218,6 +220,7 @@ _WITH: Final[dict[str, dict[str, Any]]] = {
     "descriptions": {"described": True},
     "metadata": {"metadata": True},
     "no keys": {"p_keyless": 0.4},
+    "one topic": {"shared": True, "ddl": ("add_column", "create", "rename", "swap"), "p_ddl": 0.08},
 }
 
 TABLE_FAULTS_AND_KILLS: Final[dict[str, dict[str, Any]]] = {

@@ -19,6 +19,7 @@ from cdcd.adapters.kafka.transaction_state import (
     error_of,
     event_of,
 )
+from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords, Judging
@@ -52,7 +53,7 @@ def _append_to(records: list[Record]) -> Produce:
     def produce(
         topic: str, value: bytes | None, key: bytes | None, headers: list[tuple[str, bytes]] | None = None
     ) -> None:
-        records.append((topic, key, value, headers))
+        records.append((whole_topic(topic), key, value, headers))
 
     return produce
 

@@ -76,6 +76,7 @@ class World:
             filters=settings.filters,
             parted=settings.parted,
             routes=settings.routes,
+            shared=settings.shared,
             message_bytes_max=settings.message_bytes_max,
             whole_bytes=settings.whole_bytes_max,
             part_records=settings.batch_records_max,
