@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from cdcd.config.sections.format import CloudEventsConfig
 from cdcd.config.sections.registry import REGISTERED
 from cdcd.core.catalog.patterns import parse_pattern
-from cdcd.core.catalog.routing import collisions, equivalent, may_be_of_a_table, parse_table
+from cdcd.core.catalog.routing import collisions, equivalent, may_be_of_a_table, parse_table, table_named
 from cdcd.core.records.cloud_events import CLOUDEVENTS
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _outbox_fits(config: "Config") -> None:
             )
     has = config.tables.selection.test()
     for table in outbox.tables:
-        if not has(table):
+        if not has(table_named(table)):
             raise ValueError(f"outbox.tables: {table} is left out by tables.include or tables.exclude")
     for (schema, name), given in outbox.by_table.items():
         if given.topics_max and may_be_of_a_table(given.topic.replace("{value}", "x"), topics.prefix):

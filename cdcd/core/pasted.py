@@ -8,6 +8,7 @@ import re
 import shlex
 from typing import Final
 
+from cdcd.core.table_names import split_table
 from cdcd.core.visible import visible
 
 _BARE: Final = re.compile(r"[a-z_][a-z0-9_]*")
@@ -53,8 +54,8 @@ def _written(letter: str) -> str:
 
 
 def qualified(table: str) -> str:
-    """`schema.table`, as cdcd names tables, for SQL. The schema ends at the first point."""
-    schema, _, name = table.partition(".")
+    """Return the text of a table for SQL."""
+    schema, name = split_table(table)
     return f"{identifier(schema)}.{identifier(name)}" if name else identifier(schema)
 
 
@@ -69,8 +70,8 @@ def literal(text: str) -> str:
 
 
 def table_option(table: str) -> str:
-    """`schema.table`, as cdcd names tables, for `--table` and for patterns of the configuration."""
-    schema, _, name = table.partition(".")
+    """Return the text of a table for `--table` and for patterns of the configuration."""
+    schema, name = split_table(table)
     return f"{_part(schema)}.{_part(name)}"
 
 

@@ -448,7 +448,7 @@ class SnapshotDriver:
             condition_timeout_s=self._config.snapshot.condition_timeout_s,
             mark=None if access.place is None else self._marker.mark,
             types=self._types,
-            queries=self._config.snapshot.queries,
+            queries=self._config.snapshot.query_texts,
             trusted=access.trusted,
         )
 

@@ -39,6 +39,7 @@ from cdcd.core.protocol.messages import Relation
 from cdcd.core.protocol.versions import Options
 from cdcd.core.records.schema_registrations import SchemaIds
 from cdcd.core.snapshot.reading import Visibility
+from cdcd.core.table_names import table_text
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.spool import Spool
 from cdcd.daemon.durable_log import LoggedStream
@@ -346,7 +347,7 @@ class _LookUp:
         for column in relation.columns:
             if column.type_oid not in types and (relation.oid, column.name) not in self._told:
                 self._told.add((relation.oid, column.name))
-                table = f"{relation.schema}.{relation.name}"
+                table = table_text(relation.schema, relation.name)
                 self._observe(TypeDropped(table=table, column=column.name, type_oid=column.type_oid))
         if not is_certain(relation.columns, found.columns):
             if self._former is None:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cdcd.core.errors import ConfigError
+from cdcd.core.table_names import split_table
 from cdcd.mirror.kafka import EARLIEST, KafkaSource, Offsets
 from cdcd.mirror.platform.kafka_admin import Admin, Ends
 from cdcd.mirror.platform.read_ends import ReadEnds
@@ -256,7 +257,7 @@ def create_scd2_view(spark: SparkSession, target: Target, table: str, view: str)
 
 
 def _scd2(spark: SparkSession, target: Target, table: str) -> str:
-    namespace, _, name = table.partition(".")
+    namespace, name = split_table(table)
     log = target.name_of(TableSchema("", namespace, name, "", ("",), ()), Kind.CHANGELOG)
     schema = target.schema(spark, log)
     if schema is None or not schema.key:

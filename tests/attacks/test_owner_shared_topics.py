@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cdcd.core.table_names import table_text
 from deploy.local import KafkaBroker
 from tests.attacks.checkpoints import records_of
 from tests.integration.conftest import Database
@@ -65,7 +66,7 @@ def test_a_table_gets_into_a_shared_topic_by_no_name_that_the_patterns_lack(
 
     # THEN they are set aside by name, or have topics of their own, and the topic has the rows of its tables only.
     for name in bad:
-        assert process.await_event("table.aside", table=f"public.{name}")["fault"] == "name"
+        assert process.await_event("table.aside", table=table_text("public", name))["fault"] == "name"
     until(lambda: rows(broker, topic) == {("orders_eu", 1), ("orders_us", 1)} or None, "the two rows")
     until(
         lambda: rows(broker, f"{unique}.evil.orders_eu") == {("orders_eu", 668)} or None, "the other schema"
@@ -92,7 +93,7 @@ def test_verify_compares_the_others_where_a_table_would_have_the_topic_of_anothe
         database.execute(f'CREATE TABLE "{name}" (id int PRIMARY KEY); INSERT INTO "{name}" VALUES (1)')
     settings = {"tables": {"on_error": "set_aside"}, "snapshot": {"mode": "initial"}}
     process = daemon(configuration(unique, database.dsn(), broker.bootstrap_servers, **settings))
-    process.await_event("table.aside", table="public.orders.eu")
+    process.await_event("table.aside", table='public."orders.eu"')
     process.await_event("snapshot.finished")
     # WHEN the topics are compared with the tables
     compared = run_cdcd(
@@ -102,11 +103,11 @@ def test_verify_compares_the_others_where_a_table_would_have_the_topic_of_anothe
     assert compared.returncode == 12, compared.stderr
     found = {each["table"]: each for each in json.loads(compared.stdout)["tables"]}
     assert [
-        len(found[f"public.{name}"]["not_compared"]) for name in ("orders_eu", "others", "orders.eu")
+        len(found[f"public.{name}"]["not_compared"]) for name in ("orders_eu", "others", '"orders.eu"')
     ] == [
         0,
         0,
         1,
     ]
-    assert "cdcd tables resume" in found["public.orders.eu"]["not_compared"][0]
+    assert "cdcd tables resume" in found['public."orders.eu"']["not_compared"][0]
     assert process.stop() == 0

@@ -35,6 +35,7 @@ PATH = (
     "core.facts",
     "core.retry",
     "core.visible",
+    "core.table_names",
     "core.pasted",
     "core.pauses",
     "core.protocol",

@@ -20,6 +20,7 @@ from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.errors import SinkError
 from cdcd.core.records.encoder import HEADER_PIPELINE
 from cdcd.core.records.schemas import read_form
+from cdcd.core.table_names import table_text
 
 FORMS_MAX: Final = 16
 """Maximum number of a table's last forms that are kept. Rows that are still to come have one of the last forms."""
@@ -83,7 +84,7 @@ class SchemasTopic:
             with suppress(ValueError):
                 _, form = read_form(value)
                 for each in (form.topic, *form.routes):
-                    found[each] = f"{form.schema}.{form.table}"
+                    found[each] = table_text(form.schema, form.table)
 
         self.read(take)
         return found

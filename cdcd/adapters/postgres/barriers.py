@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cdcd.adapters.postgres.quoting import TABLE_TEXT
+
 # For a table with a column list, rights on the published columns and on ctid (for reading by pages) are
 # enough.
-BARRIERS: Final = """
+BARRIERS: Final = f"""
 WITH RECURSIVE tree(root, oid) AS (
     SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
      UNION ALL
@@ -22,7 +24,7 @@ WITH RECURSIVE tree(root, oid) AS (
       FROM tree JOIN pg_class c ON c.oid = tree.oid JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE c.relkind = 'r'
 )
-SELECT n.nspname || '.' || c.relname, schema, part, lacks_usage, lacks_select, has_policy, readable
+SELECT {TABLE_TEXT}, schema, part, lacks_usage, lacks_select, has_policy, readable
   FROM rights JOIN pg_class c ON c.oid = root JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE lacks_usage OR lacks_select OR has_policy
  ORDER BY part

@@ -28,6 +28,7 @@ from cdcd.adapters.postgres.publication import (
     read_publication,
 )
 from cdcd.adapters.postgres.publication_history import find_too_young
+from cdcd.adapters.postgres.quoting import TABLE_TEXT
 from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.adapters.postgres.slot import PLUGIN, SlotState, read_slot
 from cdcd.core.catalog.patterns import TableSelection, parse_pattern
@@ -245,14 +246,14 @@ SELECT current_user, current_database(), current_setting('server_version'),
   FROM pg_roles r CROSS JOIN pg_database d WHERE r.rolname = current_user AND d.datname = current_database()
 """
 
-_FOREIGN: Final = """
-SELECT format('%%s.%%s', n.nspname, c.relname)
+_FOREIGN: Final = f"""
+SELECT {TABLE_TEXT}
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = ANY(%s) AND NOT pg_has_role(c.relowner, 'USAGE')
 """
 
-_PARTITIONED: Final = """
-SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+_PARTITIONED: Final = f"""
+SELECT {TABLE_TEXT} FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = ANY(%s) AND c.relkind = 'p' AND EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid)
 """
 

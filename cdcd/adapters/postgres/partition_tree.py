@@ -7,6 +7,7 @@ from typing import Any, Final
 from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.publication import SCHEMA_SINCE
+from cdcd.adapters.postgres.quoting import TABLE_TEXT
 from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.core.catalog.partitions import Leaf, Partitions
 
@@ -20,7 +21,7 @@ _SCHEMAS: Final = """
 
 _TREE: Final = """
 WITH RECURSIVE roots AS (
-    SELECT c.oid, n.nspname || '.' || c.relname AS name
+    SELECT c.oid, {name} AS name
       FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE p.pubname = %s AND p.pubviaroot AND c.relkind = 'p' AND NOT c.relispartition
        AND (p.puballtables AND NOT EXISTS (SELECT FROM pg_publication_rel r
@@ -36,7 +37,7 @@ WITH RECURSIVE roots AS (
       FROM tree JOIN pg_inherits i ON i.inhparent = tree.part
       JOIN pg_attribute a ON a.attrelid = i.inhrelid AND a.attnum = -1
 )
-SELECT tree.oid::int8, tree.name, c.oid::int8, n.nspname || '.' || c.relname, c.relfilenode::int8,
+SELECT tree.oid::int8, tree.name, c.oid::int8, {name}, c.relfilenode::int8,
        CASE WHEN tree.attached THEN greatest(c.reltuples, pg_stat_get_live_tuples(c.oid), 0)::int8 ELSE 0 END,
        c.relpages = 0,
        coalesce((SELECT hashtext(string_agg(format('%%s %%s %%s', a.attnum, a.atttypid, a.atttypmod), ' '
@@ -47,8 +48,8 @@ SELECT tree.oid::int8, tree.name, c.oid::int8, n.nspname || '.' || c.relname, c.
  WHERE c.relkind = 'r' OR c.oid = tree.oid
 """
 
-_NAMES: Final = """
-SELECT c.oid::int8, n.nspname || '.' || c.relname
+_NAMES: Final = f"""
+SELECT c.oid::int8, {TABLE_TEXT}
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY(%s::oid[])
 """
 
@@ -63,7 +64,7 @@ async def read_partitions(connection: Connection, publication: str) -> Partition
     """
     schemas = _SCHEMAS if connection.info.server_version >= SCHEMA_SINCE else ""
     with translated("reading partitions", {"publication": publication}):
-        query = _TREE.format(schemas=schemas).encode()
+        query = _TREE.format(schemas=schemas, name=TABLE_TEXT).encode()
         rows: Any = await (await connection.execute(query, (publication,))).fetchall()
     roots: dict[int, str] = {}
     leaves: dict[int, Leaf] = {}

@@ -16,7 +16,7 @@ import psycopg
 
 from cdcd.adapters.postgres.answers import answer_of, translated
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.adapters.postgres.quoting import identifier
+from cdcd.adapters.postgres.quoting import identifier, table_name
 from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.adapters.postgres.tables import (
     LOCKS_SINCE,
@@ -27,6 +27,7 @@ from cdcd.adapters.postgres.tables import (
 )
 from cdcd.core.catalog.patterns import TablePattern, parse_pattern
 from cdcd.core.errors import SourceError
+from cdcd.core.table_names import table_text
 
 OTHERS_MAX: Final = 5
 """Patterns that an error names at most."""
@@ -63,7 +64,7 @@ class PublishedTable:
 
     @property
     def qualified(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return table_text(self.schema, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ SELECT n.nspname FROM pg_publication_namespace m JOIN pg_namespace n ON n.oid = 
   JOIN pg_publication p ON p.oid = m.pnpubid WHERE p.pubname = %s ORDER BY 1
 """
 
-_TABLE: Final = """
+_TABLE: Final = f"""
 SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
        CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false
             WHEN 'd' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)
@@ -105,7 +106,7 @@ SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
                        AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
                                          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
                                         WHERE k.place <= i.indnkeyatts AND NOT a.attnotnull)))),
-       coalesce((SELECT rn.nspname || '.' || rc.relname
+       coalesce((SELECT {table_name("rn.nspname", "rc.relname")}
                    FROM pg_class rc JOIN pg_namespace rn ON rn.oid = rc.relnamespace
                   WHERE c.relispartition AND rc.oid = pg_partition_root(c.oid)), ''),
 """

@@ -21,9 +21,10 @@ from psycopg.conninfo import make_conninfo
 from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.barriers import BARRIERS, Barrier
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect, open_session
-from cdcd.adapters.postgres.quoting import identifier
+from cdcd.adapters.postgres.quoting import TABLE_TEXT, identifier
 from cdcd.core.errors import CdcdError, ConfigError, FatalError, SourceError, TransientError
 from cdcd.core.snapshot.reading import KEY, ReaderChoice
+from cdcd.core.table_names import table_text
 
 _SAME: Final = "SELECT current_database(), (SELECT system_identifier FROM pg_control_system())::text"
 
@@ -169,7 +170,7 @@ class Owned:
     @property
     def name(self) -> str:
         """The published table as `schema.table`."""
-        return ".".join(self.table)
+        return table_text(*self.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +248,13 @@ SELECT array_remove(ARRAY[CASE WHEN rolsuper THEN 'SUPERUSER' END, CASE WHEN rol
 """
 
 # Views of an extension, such as pg_stat_statements, are meant for all roles.
-_OTHERS: Final = """
+_OTHERS: Final = f"""
 WITH RECURSIVE tree(oid) AS (
     SELECT oid FROM unnest(%s::oid[]) AS wanted(oid)
      UNION
     SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid
 )
-SELECT n.nspname || '.' || c.relname
+SELECT {TABLE_TEXT}
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.oid NOT IN (SELECT oid FROM tree)
    AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')

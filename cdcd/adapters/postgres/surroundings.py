@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import SECRET_PARAMETERS, Connection, Dsn, connect
 from cdcd.adapters.postgres.publication import PublishedTable, find_tables, has_publication
+from cdcd.adapters.postgres.quoting import TABLE_TEXT
 from cdcd.adapters.postgres.readers import Owned, read_owned
 from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.errors import SourceError
@@ -79,8 +80,8 @@ SELECT DISTINCT format('%%I.%%I', n.nspname, c.relname)
  ORDER BY 1
 """
 
-_SECURED: Final = """
-SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+_SECURED: Final = f"""
+SELECT {TABLE_TEXT} FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = ANY(%s) AND c.relrowsecurity ORDER BY 1
 """
 

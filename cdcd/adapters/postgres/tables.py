@@ -19,11 +19,13 @@ from typing import Any, Final, Self
 
 from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
+from cdcd.adapters.postgres.quoting import TABLE_TEXT
 from cdcd.adapters.postgres.snapshot_queries import COLUMNS
 from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.messages import COLUMN_IS_KEY, Column, Relation
 from cdcd.core.snapshot.reading import SourcePart, SourceTable
 from cdcd.core.snapshot.table_task import Part
+from cdcd.core.table_names import table_text
 
 GENERATED_SINCE: Final = 180000
 """First server version that can publish generated columns."""
@@ -128,12 +130,12 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text, {UNL
 """
 
 # Relations that an unpublished name may stand for: a partitioned table with its leaves, a partition with its parents.
-_RELATIVES: Final = """
+_RELATIVES: Final = f"""
 SELECT c.relkind::text,
        ARRAY(SELECT t.relid::oid::int8 FROM pg_partition_tree(c.oid) t WHERE t.isleaf ORDER BY t.relid::oid),
        ARRAY(SELECT a.relid::oid::int8 FROM pg_partition_ancestors(c.oid) a)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname || '.' || c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+ WHERE {TABLE_TEXT} = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
 
 _HOLDERS: Final = """
@@ -220,7 +222,7 @@ async def published_tables(connection: Connection, publication: str) -> dict[int
     query = listed(connection.info.server_version)
     with translated("listing what is published", {"publication": publication}):
         rows: Any = await (await connection.execute(query.encode(), (publication,))).fetchall()
-    return {row[0]: f"{row[1]}.{row[2]}" for row in rows}
+    return {row[0]: table_text(row[1], row[2]) for row in rows}
 
 
 async def members(connection: Connection, publication: str) -> dict[int, int]:

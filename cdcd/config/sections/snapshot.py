@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_serializer
 
 from cdcd.config.masking import MASK
 from cdcd.config.types import KIB, MIB, FilePath, Section, TableName, TablePatterns, Text, TopicName
+from cdcd.core.catalog.routing import table_named
 from cdcd.core.engine.settings import SnapshotSettings
 from cdcd.core.snapshot.reading import ROWS
 from cdcd.core.snapshot.signals import NAME_MAX
@@ -33,6 +34,12 @@ def _check_query(text: str) -> str:
     if ROWS not in text:
         raise ValueError(f"must read the rows of the table as {ROWS}, with an alias: … FROM {ROWS} AS r …")
     return text
+
+
+def _check_queries(queries: dict[str, str]) -> dict[str, str]:
+    if len(set(map(table_named, queries))) < len(queries):
+        raise ValueError("must have each table once")
+    return queries
 
 
 SnapshotQuery = Annotated[Text, AfterValidator(_check_query)]
@@ -88,7 +95,7 @@ class SnapshotConfig(Section):
         "those that Spark reads (cdcd mirror --snapshot). An interrupted snapshot leaves them out too. "
         "A request reads them like any other table.",
     )
-    queries: dict[TableName, SnapshotQuery] = Field(
+    queries: Annotated[dict[TableName, SnapshotQuery], AfterValidator(_check_queries)] = Field(
         default_factory=dict,
         description="Queries of tables, as <schema>.<table>: the SELECT that reads the rows of the table in place of "
         "the table itself. {rows} stands for a chunk of the table: SELECT * FROM {rows} AS r WHERE r.kind <> 'old'. "
@@ -137,6 +144,11 @@ class SnapshotConfig(Section):
         description="How long PostgreSQL may evaluate the where of a request for one chunk. A request that takes "
         "longer fails with the event table.failed, because a condition that sleeps would block a reader.",
     )
+
+    @property
+    def query_texts(self) -> dict[str, str]:
+        """Queries by the texts of their tables (`core/table_names.py`), however the configuration quotes the names."""
+        return {table_named(table): query for table, query in self.queries.items()}
 
     def settings(self, exclude: tuple[str, ...], *, added_tables: bool) -> SnapshotSettings:
         """Return the settings of the engine, with those that depend on other sections as arguments."""

@@ -20,8 +20,9 @@ from cdcd.config.types import (
 )
 from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.catalog.renaming import Router, check_expression, check_replacement, compiled
-from cdcd.core.catalog.routing import DEFAULT, Table, TopicNames, collisions, equivalent, parse_table
+from cdcd.core.catalog.routing import DEFAULT, TopicNames, collisions, equivalent, parse_table
 from cdcd.core.catalog.sharing import DEFAULT_KEY_FIELD, SharedTopic
+from cdcd.core.table_names import Table
 
 KEY_LENGTH_MIN: Final = 32
 """Characters: a tag can be tried against any number of keys, without asking anybody."""

@@ -16,6 +16,7 @@ from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.table_rules import TableRules
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Relation
+from cdcd.core.table_names import table_text
 
 KEY: Final = "fields.tables"
 
@@ -117,7 +118,7 @@ class ChosenFields:
         rule = self._rules.only(relation, "names the table's fields")
         if rule is None:
             return Fields((*columns, *computed))
-        name = f"{relation.schema}.{relation.name}"
+        name = table_text(relation.schema, relation.name)
         renamed = dict(rule.rename)
         names = tuple([renamed.get(column, column) for column in columns])
         seen = {field: f"the constant {field}" for field, _ in rule.constants}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.core.errors import ConfigError
+from cdcd.core.table_names import split_table
 
 PART: Final = re.compile(r'(?:[Uu]&)?"(?:[^"]|"")+"|[^".]+')
 _ESCAPE: Final = re.compile(r"\\(?:(\\)|([0-9A-Fa-f]{4})|\+([0-9A-Fa-f]{6}))")
@@ -39,13 +40,8 @@ class TablePattern:
         return self.schema.fullmatch(schema) is not None and self.table.fullmatch(table) is not None
 
     def matches_name(self, name: str) -> bool:
-        """Return True if the pattern matches `schema.table` as records and tasks name tables:
-        unquoted, with any dots.
-        """
-        parts = name.split(".")
-        return any(
-            self.matches(".".join(parts[:place]), ".".join(parts[place:])) for place in range(1, len(parts))
-        )
+        """Return True if the pattern matches the table of this text (`table_names.table_text`)."""
+        return self.matches(*split_table(name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from cdcd.core.catalog.patterns import ColumnPattern, parse_column_pattern
 from cdcd.core.catalog.relations import CatalogColumn, Kin, TableDescription, TypeDescription
 from cdcd.core.errors import ConfigError, WithheldError
 from cdcd.core.protocol.messages import Column, Relation
+from cdcd.core.table_names import table_text
 
 INCLUDE: Final = "include"
 EXCLUDE: Final = "exclude"
@@ -330,7 +331,7 @@ class Protections:
     ) -> None:
         """Raise WithheldError if a column that no rule matches by name may be protected."""
         oid = relation.oid
-        name = f"{relation.schema}.{relation.name}"
+        name = table_text(relation.schema, relation.name)
         for rule in self._rules:
             bound = self._bindings.of_table(rule.digest, oid)
             for column, rules, each in zip(relation.columns, named, numbers, strict=True):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cdcd.core.protocol.messages import Relation
+from cdcd.core.table_names import table_text
 
 Labels = tuple[tuple[int, str], ...]
 """Labels of an enum by `pg_enum.oid`, which a label keeps when it is renamed."""
@@ -271,8 +272,8 @@ def differences(before: Described, after: Described) -> RelationDifferences:
             retyped[column.name] = f"{old.type} -> {column.type}"
     kept = [old for old in former if old is not None]
     key = [renamed.get(name, name) for name in before.key]
-    old_name = f"{before.relation.schema}.{before.relation.name}"
-    name = f"{after.relation.schema}.{after.relation.name}"
+    old_name = table_text(before.relation.schema, before.relation.name)
+    name = table_text(after.relation.schema, after.relation.name)
     identity = after.relation.replica_identity
     return RelationDifferences(
         added=[

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from cdcd.core.catalog.relations import TableDescription, key_columns
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Relation
+from cdcd.core.table_names import table_text
 
 
 def check_former_values(
@@ -32,7 +33,7 @@ def check_former_values(
     Raises:
         ConfigError: the table lacks a column, or PostgreSQL does not send its former value.
     """
-    name = f"{relation.schema}.{relation.name}"
+    name = table_text(relation.schema, relation.name)
     there = {column.name: column.is_key for column in relation.columns}
     for column in columns:
         if column not in there:

@@ -29,6 +29,7 @@ from cdcd.core.catalog.patterns import PART, parse_pattern, unquoted
 from cdcd.core.catalog.renaming import Router, UnreadableError
 from cdcd.core.catalog.sharing import SharedTopic, share_of
 from cdcd.core.errors import SinkError
+from cdcd.core.table_names import Table, split_table, table_text
 
 DEFAULT: Final = "{prefix}.{schema}.{table}"
 
@@ -88,14 +89,6 @@ def rendered(template: str, prefix: str, schema: str, table: str) -> str:
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 
-def rendered_qualified(template: str, prefix: str, table: str) -> str:
-    """Return the topic's name for `schema.table`, without quotes."""
-    if _needs_no_split(template):
-        return rendered(template.replace(_BOTH, "{table}"), prefix, "", table)
-    schema, _, name = table.partition(".")
-    return rendered(template, prefix, schema, name)
-
-
 def needs_name(template: str, schema: str, table: str) -> bool:
     """Return True if the template gives the table no topic, because a dot in its name could
     separate schema and table.
@@ -119,9 +112,6 @@ _TABLE: Final = re.compile(rf"({PART.pattern})\.({PART.pattern})", re.DOTALL)
 _TABLE_OWNER: Final = "table "
 _SHARED_OWNER: Final = "the tables of topics.shared."
 
-Table = tuple[str, str]
-"""(schema, name)."""
-
 
 def parse_table(text: str) -> Table:
     """Return schema and name of `schema.table`; a part in double quotes may contain dots.
@@ -140,7 +130,7 @@ def parse_table(text: str) -> Table:
 def table_named(text: str) -> str:
     """Return `schema.table` as cdcd names tables, from text with or without double quotes."""
     try:
-        return ".".join(parse_table(text))
+        return table_text(*parse_table(text))
     except ValueError:
         return text
 
@@ -247,7 +237,7 @@ class TopicNames:
         """Return the name of the table's records inside of cdcd: its topic, or its share of a topic."""
         topic = self.table(schema, name)
         shared = self.shared and self.shared_topic(schema, name)
-        return share_of(topic, f"{schema}.{name}") if shared else topic
+        return share_of(topic, table_text(schema, name)) if shared else topic
 
     def _renamed(self, topic: str) -> str:
         topic = _allowed(topic)
@@ -288,20 +278,12 @@ class TopicNames:
         return tuple(dict.fromkeys([self.share(schema, name), *self.routed(schema, name)]))
 
     def qualified(self, table: str) -> str:
-        """Return the topic of `schema.table`, without quotes."""
-        for (schema, name), topic in self.names.items():
-            if f"{schema}.{name}" == table:
-                return topic
-        for each in self.shared:
-            if each.has_named(table):
-                return each.topic
-        return self._renamed(rendered_qualified(self.template, self.prefix, table))
+        """As `table`, for the text of a table."""
+        return self.table(*split_table(table))
 
     def share_named(self, table: str) -> str:
-        """As `share`, for `schema.table` without quotes."""
-        topic = self.qualified(table)
-        shared = [each.topic for each in self.shared if each.has_named(table)]
-        return share_of(topic, table) if topic in shared else topic
+        """As `share`, for the text of a table."""
+        return self.share(*split_table(table))
 
     def lacks_name(self, schema: str, name: str) -> bool:
         """Return True if the template gives the table no topic, and none is configured."""

@@ -42,10 +42,6 @@ class SharedTopic:
         """Return True if the table's records go to the topic."""
         return any(each.matches(schema, name) for each in self.tables)
 
-    def has_named(self, table: str) -> bool:
-        """Return True if the records of `schema.table`, written without quotes, go to the topic."""
-        return any(each.matches_name(table) for each in self.tables)
-
     def identifier(self, alone: str) -> str:
         """Return the value of the key field. `alone`: the topic that the table would have without this rule.
 
@@ -55,7 +51,7 @@ class SharedTopic:
 
 
 def share_of(topic: str, table: str) -> str:
-    """Return the name of a table's share of a topic. `table`: `schema.table` without quotes."""
+    """Return the name of a table's share of a topic. `table`: the text of the table."""
     return f"{topic}{_SIGN}{table}"
 
 

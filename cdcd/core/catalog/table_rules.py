@@ -31,6 +31,7 @@ from cdcd.core.catalog.relations import TableDescription, key_columns
 from cdcd.core.catalog.replica_identity import check_former_values
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Relation
+from cdcd.core.table_names import table_text
 
 R = TypeVar("R")
 
@@ -267,7 +268,7 @@ class ChosenPartitions:
         rule = self._rules.only(relation, "chooses the table's partitions")
         if rule is None:
             return ()
-        name = f"{relation.schema}.{relation.name}"
+        name = table_text(relation.schema, relation.name)
         check_former_values(str(rule), rule.columns, relation, table, _PARTITION_CONSEQUENCE)
         protected = self._protected.in_force(relation, table)
         for column, each in zip(relation.columns, protected, strict=True):

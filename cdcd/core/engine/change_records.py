@@ -155,6 +155,7 @@ class ChangeRecords:
         return dropped
 
     def _name_of(self, oid: int) -> str:
+        """Return the name by which transaction metadata counts the table's records, as Debezium writes it."""
         relation = self._encoder.tables.relation(oid)
         return f"{relation.schema}.{relation.name}"
 

@@ -29,6 +29,7 @@ from cdcd.core.facts.tables import RelationChanged
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.encoder import Encoder
 from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.table_names import table_text
 from cdcd.core.transactions.drafts import SpoolItem, oids_of
 from cdcd.core.transactions.steps import Changes
 
@@ -112,12 +113,12 @@ class DescribedRelations:
     def refused_name(self, oid: int) -> str:
         """Return `schema.table` of a relation whose last description was refused; "" if it was not refused."""
         relation = self._refused.get(oid)
-        return "" if relation is None else f"{relation.schema}.{relation.name}"
+        return "" if relation is None else table_text(relation.schema, relation.name)
 
     def name_of(self, oid: int) -> str:
         """Return `schema.table` of a relation by its last description; "" if it is not described."""
         found = self._encoder.tables.description(oid)
-        return "" if found is None else f"{found.relation.schema}.{found.relation.name}"
+        return "" if found is None else table_text(found.relation.schema, found.relation.name)
 
     def describe(self, relation: Relation) -> None:
         """Take the description of a relation, even if it equals the last one: a column that was dropped and added again
@@ -218,7 +219,7 @@ class DescribedRelations:
         self._look_for_schemas(oid)
         topics = self._encoder.tables.topics_of(oid)
         self._own(oid, topics)
-        events = self._topics.of_events(f"{relation.schema}.{relation.name}")
+        events = self._topics.of_events(table_text(relation.schema, relation.name))
         new = tuple([topic for topic in (*topics, *events) if not self._topics.has(topic)])
         if new or oid not in self._claimed:
             self.new_topics[oid] = new
@@ -230,7 +231,7 @@ class DescribedRelations:
         self._incremental.watched.defined(oid, topics)
         if known is not None and known != described:
             self._incremental.redefined(oid)
-        name = f"{relation.schema}.{relation.name}"
+        name = table_text(relation.schema, relation.name)
         if self._tables.is_new(oid, name):
             self.new_names[oid] = name
         else:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from cdcd.core.engine.fates import Fates
 from cdcd.core.protocol.messages import Relation
+from cdcd.core.table_names import table_text
 from cdcd.core.transactions.drafts import SpoolItem, events, oids_of, only
 from cdcd.core.transactions.steps import Changes, Described, RelationPreview, Step
 
@@ -148,4 +149,4 @@ class LeftOutTables:
 
 
 def _name(relation: Relation) -> str:
-    return f"{relation.schema}.{relation.name}"
+    return table_text(relation.schema, relation.name)

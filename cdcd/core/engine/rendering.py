@@ -17,6 +17,7 @@ from cdcd.core.records.gaps import Gap, HealedTable
 from cdcd.core.records.markers import INCREMENTAL, ROW, Marked, marker_of_single
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.snapshot.reading import Rows
+from cdcd.core.table_names import table_text
 
 CHANGE: Final = "false"
 """`source.snapshot` of a record that is no row of a snapshot."""
@@ -188,7 +189,7 @@ class SnapshotRows:
         if not self.encoder.tables.knows(oid):
             return ""
         relation = self.encoder.tables.relation(oid)
-        return f"{relation.schema}.{relation.name}"
+        return table_text(relation.schema, relation.name)
 
     def topic_is_ready(self, topic: str) -> bool:
         oid = self._oids.get(topic)

@@ -97,6 +97,7 @@ from cdcd.core.snapshot.beginning import (
     wanted,
 )
 from cdcd.core.snapshot.progress import EXPORTED, Progress
+from cdcd.core.table_names import split_table
 
 
 class Start:
@@ -265,8 +266,7 @@ class Start:
     def _refuse_collisions(self, published: Tables) -> None:
         if self.settings.sets_aside:
             return
-        tables = [(schema, name) for schema, _, name in map(_split, published.values())]
-        for error in collisions(tables, self.settings.topics):
+        for error in collisions(list(map(split_table, published.values())), self.settings.topics):
             raise error
 
     def ensure_slot(self) -> Step:
@@ -489,7 +489,3 @@ STEPS: Final[tuple[Callable[[Start], Step], ...]] = (
     Start.write_checkpoint,
 )
 """The steps before a session runs, in this order."""
-
-
-def _split(name: str) -> tuple[str, str, str]:
-    return name.partition(".")

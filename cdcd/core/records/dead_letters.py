@@ -35,6 +35,7 @@ from cdcd.core.records.encoder import (
 from cdcd.core.records.format import Current, Format
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.records.shaping.shape import DEAD_LETTER
+from cdcd.core.table_names import table_text
 
 VALUES: Final = "values"
 SCHEMAS: Final = "schemas"
@@ -132,7 +133,7 @@ class DeadLetters:
             self._move(table, 0, came, reason)
 
     def _move(self, table: TableFragments, first: int, out: list[Record], reason: bytes | None) -> None:
-        name = f"{table.relation.schema}.{table.relation.name}"
+        name = table_text(table.relation.schema, table.relation.name)
         moved = 0
         for place in range(first, len(out)):
             topic, key, value, headers = out[place]

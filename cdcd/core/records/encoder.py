@@ -14,7 +14,7 @@ from cdcd.core.catalog.protection import ColumnRule, Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.renaming import Router
 from cdcd.core.catalog.routing import DEFAULT as DEFAULT_TEMPLATE
-from cdcd.core.catalog.routing import RoutedTopics, Table, TopicNames, topic_name
+from cdcd.core.catalog.routing import RoutedTopics, TopicNames, topic_name
 from cdcd.core.catalog.sharing import SharedTopic
 from cdcd.core.catalog.table_rules import (
     ChosenKeys,
@@ -29,6 +29,7 @@ from cdcd.core.records.flattening import Flattening
 from cdcd.core.records.schema_names import NONE
 from cdcd.core.records.schema_registrations import SchemaIds, SchemaUse
 from cdcd.core.records.shaping.settings import TableComputed
+from cdcd.core.table_names import Table
 from cdcd.core.transactions.drafts import Draft, SpoolItem
 from cdcd.core.transactions.position import Counts
 

@@ -21,6 +21,7 @@ from cdcd.core.records.unwritable import (
     undecodable_key,
     with_rows,
 )
+from cdcd.core.table_names import table_text
 
 Check = Callable[[TableFragments, int, Value], None]
 """`Schemas.check` of the format."""
@@ -83,7 +84,7 @@ class StandIns:
         names: list[str] = []
         for column, cause in found:
             name = relation.columns[column].name
-            self.values.note(f"{relation.schema}.{relation.name}", name, lsn, cause, now_us)
+            self.values.note(table_text(relation.schema, relation.name), name, lsn, cause, now_us)
             field = table.shown.columns[column].name
             if field not in names:
                 names.append(field)

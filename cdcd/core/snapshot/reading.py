@@ -24,6 +24,7 @@ from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.errors import SourceError
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.snapshot.table_task import Key, Part
+from cdcd.core.table_names import table_text
 
 _ROUND = 1 << 32
 _HALF = 1 << 31
@@ -126,7 +127,7 @@ class SourceTable:
 
     @property
     def name(self) -> str:
-        return f"{self.relation.schema}.{self.relation.name}"
+        return table_text(self.relation.schema, self.relation.name)
 
     @property
     def place(self) -> tuple[str, str]:

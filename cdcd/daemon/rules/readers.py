@@ -19,6 +19,7 @@ from cdcd.adapters.postgres.readers import Owned, ReaderFacts, ReadersFacts, rea
 from cdcd.config.loading import Config
 from cdcd.core.errors import ConfigError
 from cdcd.core.pasted import quoted as identifier
+from cdcd.core.table_names import split_table, table_text
 from cdcd.daemon.readers import readers_of
 from cdcd.telemetry.findings import NAMED_MAX, Finding, Level, named, of_error
 
@@ -180,7 +181,7 @@ def untrusted(owned: Sequence[Owned], trusted: Collection[str]) -> Iterator[Owne
 
 
 def _missing(tables: OwnedTables, role: str, level: Level) -> Finding:
-    names = [".".join(table) for table in tables.tables]
+    names = [table_text(*table) for table in tables.tables]
     return Finding(
         level,
         "reader.missing",
@@ -269,7 +270,7 @@ def _of_others(reader: ReaderFacts, facts: ReadersFacts) -> list[str]:
         name
         for each in facts.owned
         if facts.places[each.table] not in (None, reader.access.place)
-        for name in (each.name, ".".join(each.part))
+        for name in (each.name, table_text(*each.part))
     }
     return [name for name in reader.others if name in theirs]
 
@@ -279,4 +280,4 @@ def _subject(reader: ReaderFacts) -> str:
 
 
 def _sql_name(name: str) -> str:
-    return ".".join(map(identifier, name.split(".", 1)))
+    return ".".join(map(identifier, split_table(name)))

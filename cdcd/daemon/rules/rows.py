@@ -32,6 +32,7 @@ from cdcd.core.records.shaping.outbox import check_columns
 from cdcd.core.records.shaping.routed import check_routes, table_routes
 from cdcd.core.records.shaping.settings import Outbox, TableFilter, TableRoutes
 from cdcd.core.snapshot.reading import Changed, KeyQuery, Refused, SourceTable
+from cdcd.core.table_names import table_text
 from cdcd.daemon.readers import readers_of
 from cdcd.daemon.rules.tables import described_tables
 from cdcd.telemetry.findings import Finding, of_error
@@ -176,14 +177,14 @@ async def look_at_outbox(
                 hint="Set outbox.messages: false and use an outbox table (outbox.tables), or upgrade the server.",
             )
         )
-    wanted = {f"{schema}.{name}": table for (schema, name), table in outbox.tables.items()}
+    wanted = {table_text(schema, name): table for (schema, name), table in outbox.tables.items()}
     oids = [oid for oid, name in published.items() if name in wanted]
     tables_now = await described_tables(connection, oids) if oids else None
     for relation in () if tables_now is None else tables_now.relations:
         assert tables_now is not None
         try:
             rules = protections.in_force(relation, tables_now.descriptions[relation.oid])
-            check_columns(relation, wanted[f"{relation.schema}.{relation.name}"], rules)
+            check_columns(relation, wanted[table_text(relation.schema, relation.name)], rules)
         except ConfigError as error:
             refused.append(error)
     return OutboxFacts(tuple(refused), tuple(sorted(wanted.keys() - published.values())))
@@ -244,7 +245,7 @@ async def look_at_queries(config: Config, connection: Connection, published: Map
     Raises:
         TransientError, SourceError: the server does not answer, or refuses a role.
     """
-    queries, readers = config.snapshot.queries, readers_of(config)
+    queries, readers = config.snapshot.query_texts, readers_of(config)
     refused: list[ConfigError] = []
     busy: list[str] = []
     for oid, name in published.items():

@@ -34,6 +34,7 @@ from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.shaping.computing import ComputedFields
 from cdcd.core.records.shaping.partitioning import PartitionedTable
+from cdcd.core.table_names import table_text
 from cdcd.telemetry.findings import Finding, named, of_error
 
 
@@ -153,7 +154,7 @@ async def look_at_fields(
             refused.append(error)
             continue
         if made is not None or found.constants or found.renamed(shown) is not shown:
-            tables.add(f"{relation.schema}.{relation.name}")
+            tables.add(table_text(relation.schema, relation.name))
     return FieldFacts(tuple(refused), tuple(fields.unmatched(relations)), frozenset(tables))
 
 
@@ -205,7 +206,7 @@ async def look_at_keys(connection: Connection, oids: Collection[int], keys: Chos
     repeating: set[str] = set()
     unsent: list[ConfigError] = []
     for relation in relations:
-        name = f"{relation.schema}.{relation.name}"
+        name = table_text(relation.schema, relation.name)
         try:
             table = keys.applied(relation, tables[relation.oid])
         except ConfigError as error:
@@ -284,7 +285,7 @@ async def look_at_partitions(
     chosen: set[str] = set()
     moving: set[str] = set()
     for relation in relations:
-        name = f"{relation.schema}.{relation.name}"
+        name = table_text(relation.schema, relation.name)
         try:
             table = keys.applied(relation, numbered(relation, tables[relation.oid]))
             columns = partitions.columns(relation, table)

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from cdcd.adapters.kafka.topic_facts import TopicStart, TopicStarts
 from cdcd.core.errors import CdcdError, ConfigError, SinkError, SinkUnavailableError, TransientError
 from cdcd.core.records.schemas import read_form
+from cdcd.core.table_names import table_text
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import lineage, positions
 from cdcd.mirror.log.lineage import NO_VERSION
@@ -370,7 +371,7 @@ class LogJob:
             except ValueError:
                 # The record is a row of the log all the same.
                 continue
-            if self._settings.wants(f"{form.schema}.{form.table}"):
+            if self._settings.wants(table_text(form.schema, form.table)):
                 found |= {form.topic, *form.routes}
         self._described = (ends, sorted(found))
         return self._described[1]

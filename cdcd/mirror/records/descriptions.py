@@ -18,6 +18,7 @@ from cdcd.core.errors import SinkError, SourceError
 from cdcd.core.records.gaps import Aside, is_gap
 from cdcd.core.records.schema_registrations import is_registration
 from cdcd.core.records.schemas import TableForm, read_form
+from cdcd.core.table_names import table_text
 from cdcd.mirror.kafka import KafkaSource, LooksUpEnds
 from cdcd.mirror.records.mode_types import UnreadableFormError
 from cdcd.mirror.records.rule import Rule
@@ -149,7 +150,7 @@ class Descriptions:
         form = self._forms[fingerprint] = self._numbered(fingerprint, form)
         self._numbers.setdefault(form.oid, _Numbers()).take(form.columns)
         if form.oid is not None:
-            names, name = self._tables.setdefault(form.oid, []), f"{form.schema}.{form.table}"
+            names, name = self._tables.setdefault(form.oid, []), table_text(form.schema, form.table)
             if name not in names:
                 names.append(name)
         if form.last_id is not None:
@@ -231,7 +232,7 @@ class Descriptions:
         return (
             None
             if fingerprint is None
-            else f"{self._forms[fingerprint].schema}.{self._forms[fingerprint].table}"
+            else table_text(self._forms[fingerprint].schema, self._forms[fingerprint].table)
         )
 
     def former_name(self, schema: TableSchema) -> str | None:
@@ -414,7 +415,7 @@ def _check_words(form: TableForm, column: ColumnForm, words: _Words) -> None:
     labels = dict(column.labels)
     used = [word for oid, word in words.now.items() if word in labels.values() and labels.get(oid) != word]
     if used:
-        table = f"{form.schema}.{form.table}"
+        table = table_text(form.schema, form.table)
         raise IncompatibleSchemaError(
             table,
             f"{', '.join(map(repr, used))} is now the name of another label of {column.type}, so earlier values of "

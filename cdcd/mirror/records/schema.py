@@ -12,6 +12,7 @@ from typing import Any, Final
 from pyspark.sql.types import DataType, StructField, StructType
 
 from cdcd.core.catalog.relations import Labels
+from cdcd.core.table_names import table_text
 
 OWN: Final = "_cdcd_"
 """What the names of a target's own columns begin with."""
@@ -137,7 +138,7 @@ class TableSchema:
     @property
     def table(self) -> str:
         """`namespace.name`, as people call it."""
-        return f"{self.namespace}.{self.name}"
+        return table_text(self.namespace, self.name)
 
     @property
     def row_type(self) -> StructType:

@@ -23,6 +23,7 @@ from cdcd.core.facts import unheard
 from cdcd.core.protocol.versions import OPTION_SINCE
 from cdcd.core.records.shaping.computing import ComputedFields
 from cdcd.core.snapshot.beginning import WHEN_NEEDED
+from cdcd.core.table_names import table_text
 from cdcd.daemon.rules.readers import ask_about_readers, check_readers
 from cdcd.daemon.rules.rows import (
     check_all_routes,
@@ -163,7 +164,7 @@ def _with_readers(config: Config, facts: ServerFacts, readers: ReadersFacts) -> 
     """Return the facts with the barriers of each table's own reader."""
     if not config.postgres.readers:
         return _with_lists(facts)
-    of_readers = {".".join(table) for table, place in readers.places.items() if place is not None}
+    of_readers = {table_text(*table) for table, place in readers.places.items() if place is not None}
     own = [one for one in facts.barriers if one.table not in of_readers]
     return _with_lists(
         replace(facts, barriers=(*own, *[one for each in readers.readers for one in each.barriers]))
@@ -195,7 +196,7 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: ServerFacts) -> list
         application_name=f"{config.name} check",
         connect_timeout_s=config.postgres.connect_timeout_s,
     )
-    published = {table.oid: f"{table.schema}.{table.name}" for table in facts.tables}
+    published = {table.oid: table_text(table.schema, table.name) for table in facts.tables}
     found: list[Finding] = []
     try:
         if rules.rules:

@@ -16,6 +16,7 @@ from cdcd.adapters.postgres.publication_history import TOO_YOUNG_HINT
 from cdcd.core.catalog.routing import TopicNames, collisions
 from cdcd.core.errors import CdcdError
 from cdcd.core.pasted import quoted as identifier
+from cdcd.core.table_names import split_table
 from cdcd.telemetry.findings import NAMED_MAX, Finding, named, of_error
 
 
@@ -249,8 +250,7 @@ def check_root_topics(facts: ServerFacts, wanted: TopicNames, topics: Collection
     if publication is None or publication.via_root or facts.slot is None:
         return
     for root in sorted({table.root for table in facts.tables if table.root}):
-        schema, _, name = root.partition(".")
-        there = sorted({*wanted.all_of(schema, name)}.intersection(topics))
+        there = sorted({*wanted.all_of(*split_table(root))}.intersection(topics))
         if there:
             yield Finding(
                 "warning",

@@ -17,6 +17,7 @@ from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.json_registry.schemas import JSON_REGISTRY, KIND
 from cdcd.core.records.protobuf.form import PROTOBUF
+from cdcd.core.table_names import table_text
 from cdcd.daemon.rules.tables import described_tables
 from cdcd.telemetry.findings import Finding
 
@@ -41,7 +42,7 @@ async def look_at_records(
             encoder.define(relation, found.descriptions[relation.oid], found.types)
             encoder.unregistered(relation.oid)
         except ConfigError as error:
-            refused.append((f"{relation.schema}.{relation.name}", error))
+            refused.append((table_text(relation.schema, relation.name), error))
         except WithoutBinaryError:
             continue
     return refused

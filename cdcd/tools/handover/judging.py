@@ -29,6 +29,7 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.reader import read_message
+from cdcd.core.table_names import table_text
 
 _CHANGES: Final = frozenset({Insert.tag, Update.tag, Delete.tag, Truncate.tag})
 _READ: Final = frozenset({Begin.tag, Commit.tag, Origin.tag, Relation.tag})
@@ -90,7 +91,7 @@ class TransactionReader:
         elif isinstance(message, Origin):
             self._origin = message
         elif isinstance(message, Relation):
-            self._names[message.oid] = f"{message.schema}.{message.name}"
+            self._names[message.oid] = table_text(message.schema, message.name)
         elif isinstance(message, Commit) and self._tables:
             origin = self._origin
             return JudgedTransaction(

@@ -37,6 +37,7 @@ from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.adapters.postgres.table_chunks import ChangedTableError, Rate
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.routing import table_named
 from cdcd.core.catalog.sharing import is_share
 from cdcd.core.engine.actions import Compared, Differences, NotComparable
 from cdcd.core.errors import FatalError, TransientError
@@ -227,9 +228,9 @@ class _Work:
             raise NotComparableError(
                 f"keys are in the format {config.format.key} (format.key), not in plain JSON"
             )
-        if name in config.outbox.tables:
+        if name in map(table_named, config.outbox.tables):
             raise NotComparableError("its rows are events (outbox.tables), of which no topic has all")
-        if name in config.snapshot.queries:
+        if name in config.snapshot.query_texts:
             raise NotComparableError("it is read by a query (snapshot.queries)")
         if is_share(config.topic_names().share_named(name)):
             raise NotComparableError("several tables share its topic (topics.shared)")

@@ -12,6 +12,7 @@ from cdcd.core.catalog.patterns import TablePattern
 from cdcd.core.errors import ConfigError
 from cdcd.core.records.encoder import HEADER_UNCHANGED, is_watermark
 from cdcd.core.records.flattening import DELETED_FIELD
+from cdcd.core.table_names import table_text
 from cdcd.telemetry.terminal_text import plain
 from cdcd.tools.operations.conditions import RowCondition
 from cdcd.tools.operations.shown_values import Forms, ShownForms, shown, shown_content
@@ -122,7 +123,7 @@ def table_of(envelope: dict[str, Any]) -> str:
     source = envelope["source"]
     if _FLAT in source:
         return str(source[_FLAT])
-    return f"{source['schema']}.{source['table']}" if source.get("table") else ""
+    return table_text(source["schema"], source["table"]) if source.get("table") else ""
 
 
 def payload_of(found: Any) -> Any:

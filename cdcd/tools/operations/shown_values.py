@@ -15,6 +15,7 @@ from typing import Any, Final
 from cdcd.core.bounded_json import is_deep
 from cdcd.core.catalog import temporal
 from cdcd.core.records.schemas import read_form
+from cdcd.core.table_names import table_text
 from cdcd.telemetry.terminal_text import cut, plain
 
 VALUE_MAX: Final = 60
@@ -86,7 +87,7 @@ class ShownForms:
             return
         # A protected value has the form of its protection.
         forms = {each.name: each.form for each in form.columns if each.protected is None}
-        self._by_id[fingerprint] = self._by_table[f"{form.schema}.{form.table}"] = forms
+        self._by_id[fingerprint] = self._by_table[table_text(form.schema, form.table)] = forms
 
     def of(self, table: str, fingerprint: object) -> Forms:
         """Return the forms of a record's columns; empty: there is no description.

@@ -29,6 +29,7 @@ from cdcd.core.snapshot.chunks import Chunk, page_query
 from cdcd.core.snapshot.reading import Changed, Refused, SourceTable
 from cdcd.core.snapshot.signals import PREFIX, RESUME_TABLES, STOP_TABLES, Signal
 from cdcd.core.snapshot.table_task import TableTask
+from cdcd.core.table_names import split_table
 from cdcd.tools.operations.sides import connect_to
 
 MESSAGES_SINCE: Final = 140000
@@ -225,7 +226,7 @@ async def _find(sql: Connection, published: Mapping[int, str], table: str, publi
 def _meant(published: Mapping[int, str], table: str) -> str:
     """Return a hint with existing names for a name that no table has."""
     names = sorted(published.values())
-    same = [name for name in names if name.partition(".")[2] == table.rpartition(".")[2]]
+    same = [name for name in names if split_table(name)[1] in (table, table.rpartition(".")[2])]
     near = same or difflib.get_close_matches(table, names, n=3)
     if near:
         options = [on_table("--table", name) for name in near]

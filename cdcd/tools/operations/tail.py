@@ -32,6 +32,7 @@ from cdcd.core.records.shaping.outbox import shaped
 from cdcd.core.records.shaping.partitioning import partitioned, without_partition
 from cdcd.core.records.shaping.routed import routed
 from cdcd.core.snapshot.signals import RESERVED
+from cdcd.core.table_names import table_text
 from cdcd.core.transactions.steps import NonTransactionalMessage, Opened
 from cdcd.daemon.settings import encoder_settings, require_json
 from cdcd.stream.settings import StreamSettings
@@ -131,7 +132,7 @@ def filter_of(tables: tuple[str, ...], where: str, flattened: Config | None = No
     if flattened is None or not flattened.event_flattening.enabled:
         return Filter(patterns, condition)
     topics, names = flattened.topics, flattened.topic_names()
-    named = {topic: f"{schema}.{table}" for (schema, table), topic in topics.by_table.items()}
+    named = {topic: table_text(schema, table) for (schema, table), topic in topics.by_table.items()}
     is_literal = all(pattern.is_literal for pattern in patterns)
     if topics.name != DEFAULT and not is_literal:
         raise ConfigError(
@@ -140,7 +141,7 @@ def filter_of(tables: tuple[str, ...], where: str, flattened: Config | None = No
         )
     if is_literal:
         for schema, table in map(parse_table, tables):
-            named |= dict.fromkeys(names.all_of(schema, table), f"{schema}.{table}")
+            named |= dict.fromkeys(names.all_of(schema, table), table_text(schema, table))
     return Filter(
         patterns, condition, lambda topic: named.get(topic, topic.removeprefix(f"{topics.prefix}."))
     )

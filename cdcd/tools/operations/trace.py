@@ -24,6 +24,7 @@ from cdcd.core.catalog.routing import parse_table
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.table_names import split_table, table_text
 from cdcd.daemon.settings import require_json
 from cdcd.telemetry.html_look_ups import LastRecord
 from cdcd.telemetry.terminal_text import number, plain, seconds
@@ -94,7 +95,7 @@ def _text(value: Any) -> str:
 
 
 def topics_of(config: Config, table: str) -> tuple[str, tuple[str, ...]]:
-    """Return the table's name without quotes, and the topics that may have its records, the table's own topic first.
+    """Return the table's text, and the topics that may have its records, the table's own topic first.
 
     ConfigError: `table` is not the name of one table.
     """
@@ -103,7 +104,7 @@ def topics_of(config: Config, table: str) -> tuple[str, tuple[str, ...]]:
             "TABLE must be the name of one table.", hint="For example: cdcd trace public.orders 5"
         )
     schema, name = parse_table(table)
-    return f"{schema}.{name}", config.topic_names().all_of(schema, name)
+    return table_text(schema, name), config.topic_names().all_of(schema, name)
 
 
 def find(
@@ -306,15 +307,12 @@ def last_records(config: Config, table: str) -> Sequence[LastRecord]:
     """Return the last records of a table, the newest first.
 
     Args:
-        table: `schema.table` without quotes, as the daemon's status names it. Both names may have dots.
+        table: text of the table, as the daemon's status names it.
 
     Raises:
         SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
     """
-    names = config.topic_names()
-    parts = table.split(".")
-    splits = [(".".join(parts[:at]), ".".join(parts[at:])) for at in range(1, len(parts))]
-    topics = {topic for schema, name in splits for topic in names.all_of(schema, name)}
+    topics = set(config.topic_names().all_of(*split_table(table)))
     connection, _ = client.configured(config.kafka)
     found: list[tuple[int, int, LastRecord]] = []
     lsns: dict[tuple[str, int], int] = {}

@@ -14,6 +14,7 @@ from cdcd.adapters.postgres.shared_snapshot import SharedTable
 from cdcd.adapters.postgres.tables import published_tables
 from cdcd.config.loading import Config
 from cdcd.core.catalog.patterns import TablePattern, parse_pattern
+from cdcd.core.catalog.routing import table_named
 from cdcd.core.catalog.sharing import is_share
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.resuming import refuse_other_server
@@ -215,7 +216,7 @@ def chosen(
     filtered += [parse_pattern(pattern, "routes.tables") for pattern in config.routes.tables]
     names = config.topic_names()
     shared = [name for name in published if is_share(names.share_named(name))]
-    outbox = {*config.outbox.tables, *config.snapshot.queries, *shared}
+    outbox = {*map(table_named, config.outbox.tables), *config.snapshot.query_texts, *shared}
     has = config.tables.selection.test()
     meant = [
         name

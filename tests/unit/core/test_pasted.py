@@ -30,7 +30,9 @@ from cdcd.core.visible import visible
     [
         ("public.orders", "public.orders"),
         ("public.Odd Name", 'public."Odd Name"'),
-        ("public.a.b", 'public."a.b"'),
+        ('public."a.b"', 'public."a.b"'),
+        ('"public.a".b', '"public.a".b'),
+        ('"public.a"."q""x"', '"public.a"."q""x"'),
         ('public.q"x', 'public."q""x"'),
         ("public.a*", 'public."a*"'),
         ("public.a\u202eb\\", 'public.U&"a\\202eb\\\\"'),
@@ -42,7 +44,7 @@ def test_a_table_is_written_as_the_option_takes_it(table: str, option: str):
     assert table_option(table) == option
     assert table_named(option) == table
     pattern = parse_pattern(option)
-    assert pattern.matches(*table.split(".", 1))
+    assert pattern.matches_name(table)
     assert pattern.is_literal
 
 
@@ -72,6 +74,8 @@ def test_a_name_in_sql_has_quotes_where_it_needs_them(name: str, written: str):
 
 def test_sql_names_a_table_and_writes_a_constant():
     assert qualified("public.order") == 'public."order"'
+    assert qualified('"crm.x".t') == '"crm.x".t'
+    assert qualified('crm."x.t"') == 'crm."x.t"'
     assert quoted("cdcd") == '"cdcd"'
     assert literal("it's") == "'it''s'"
     assert literal("\u202e'\\") == "E'\\U0000202e''\\\\'"
@@ -79,7 +83,8 @@ def test_sql_names_a_table_and_writes_a_constant():
 
 def test_what_a_person_wrote_is_a_table_as_cdcd_names_it():
     assert table_named('public."Odd Name"') == "public.Odd Name"
-    assert table_named('"a.b".c') == "a.b.c"
+    assert table_named('"a.b".c') == '"a.b".c'
+    assert table_named('"a.b"."C D"') == '"a.b".C D'
     assert table_named("public.orders") == "public.orders"
     assert table_named("a.b.c") == "a.b.c"
     assert parse_table('U&"\\0041".u&"x""y"') == ("A", 'x"y')

@@ -17,6 +17,7 @@ from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.flattening import DELETED_FIELD, AddedField, Flattening
+from cdcd.core.table_names import table_text
 
 _OF_EVENT: Final = (
     "op", "ts_ms", "ts_us", "ts_ns", "source.lsn", "source.sequence", "source.event_serial_no",
@@ -163,7 +164,7 @@ class FlatForms:
             self._told.add((fragments.topic, *left_out))
             self._observe(
                 FlatteningCollision(
-                    table=f"{relation.schema}.{relation.name}",
+                    table=table_text(relation.schema, relation.name),
                     fields=", ".join(left_out),
                     topic=whole_topic(fragments.topic),
                 )

@@ -23,6 +23,7 @@ from cdcd.core.records.debezium_json.transaction_metadata import TransactionMeta
 from cdcd.core.records.encoder import EncoderSettings, Record, owner_headers
 from cdcd.core.records.schemas import TableForm, require_writable, table_form
 from cdcd.core.records.shaping.computing import ComputedFields
+from cdcd.core.table_names import table_text
 
 RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...], tuple[ColumnRule | None, ...]]
 """What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in, and
@@ -121,7 +122,7 @@ class KnownTables:
         relation = plain if computed is None else computed.shown
         added = relation.columns[len(plain.columns) :]
         topic = self.names.share(relation.schema, relation.name)
-        tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
+        tally = self._tallies.setdefault(table_text(relation.schema, relation.name), Tally())
         schema_id: str | None = None
         announcement: Record | None = None
         told = self.told_forms.get(relation.oid)
@@ -328,7 +329,7 @@ class KnownTables:
         if not self._settings.dead_letters:
             return topics
         relation = self.fragments[relation_oid].relation
-        letters = share_of(self._settings.dead_letter_topic or "", f"{relation.schema}.{relation.name}")
+        letters = share_of(self._settings.dead_letter_topic or "", table_text(relation.schema, relation.name))
         return (*topics, letters)
 
     def row_topics(self, relation_oid: int) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ from cdcd.core.records.shaping.event_topics import EventTopics
 from cdcd.core.records.shaping.publishing import PREFIX, read_event
 from cdcd.core.records.shaping.settings import AVRO, TEXT, Outbox, OutboxTable
 from cdcd.core.records.shaping.shape import NO_NEEDS, Counts, Needs, Shape, ShapedPart, of_row
+from cdcd.core.table_names import table_text
 from cdcd.core.transactions.drafts import SpoolItem
 
 EVENT_ID: Final = "id"
@@ -196,7 +197,7 @@ def _bytes_of(text: bytes, column: str) -> bytes:
 
 def check_columns(relation: Relation, table: OutboxTable, rules: Sequence[ColumnRule | None]) -> None:
     """Raise ConfigError if the relation lacks a column that events need, or if the column is protected."""
-    name = f"{relation.schema}.{relation.name}"
+    name = table_text(relation.schema, relation.name)
     known = {column.name: rule for column, rule in zip(relation.columns, rules, strict=True)}
     for column in table.columns:
         if column not in known:
@@ -292,7 +293,7 @@ class OutboxShape(Shape):
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
         rows = self._made(relation, table, types)
-        self._names[relation.oid] = f"{relation.schema}.{relation.name}"
+        self._names[relation.oid] = table_text(relation.schema, relation.name)
         if rows is None:
             self._rows.pop(relation.oid, None)
         else:

@@ -33,6 +33,7 @@ from cdcd.core.protocol.writer import write_message
 from cdcd.core.records.shaping.column_values import ColumnValues
 from cdcd.core.records.shaping.compiling import ExpressionError
 from cdcd.core.records.shaping.evaluation import Missing, Values
+from cdcd.core.table_names import table_text
 
 NOT_SENT: Final = "PostgreSQL did not send the old row"
 
@@ -55,7 +56,7 @@ class RowValues:
     """
 
     def __init__(self, relation: Relation, problem: str, table: TableDescription = ORDINARY) -> None:
-        self.name = f"{relation.schema}.{relation.name}"
+        self.name = table_text(relation.schema, relation.name)
         self.problem = problem
         self.reason = ""
         self.width = len(relation.columns)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cdcd.core.catalog.routing import Table
 from cdcd.core.records.shaping.expressions import CelExpression
 from cdcd.core.records.shaping.json_records import JsonRecords
+from cdcd.core.table_names import Table, split_table
 
 KEEP: Final = "keep"
 LEAVE_OUT: Final = "leave_out"
@@ -126,8 +126,7 @@ class Outbox:
 
     def has_events(self, table: str, topic: str) -> bool:
         """Return whether events of an outbox table (`schema.table`) may go to this topic."""
-        schema, _, name = table.partition(".")
-        found = self.tables.get((schema, name))
+        found = self.tables.get(split_table(table))
         return found is not None and (topic in self.topics_of(table) or found.makes(topic))
 
     @property
@@ -140,8 +139,7 @@ class Outbox:
 
     def topics_of(self, table: str) -> tuple[str, ...]:
         """Return the topics that events of an outbox table (`schema.table`) may go to; () for any other table."""
-        schema, _, name = table.partition(".")
-        found = self.tables.get((schema, name))
+        found = self.tables.get(split_table(table))
         if found is None:
             return ()
         before, value, after = found.topic.partition("{value}")

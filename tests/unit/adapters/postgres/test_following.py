@@ -61,7 +61,7 @@ def found(desired: Desired, published: list[int]) -> tuple[list[str], list[str],
         # A partitioned table that is new is added as a whole.
         (["part.*"], [], ["part.root"], []),
         (["part.l*"], [], ["part.leaf"], []),
-        (['sales."a.b"', 'Sales."Kunde*"'], [4], ["sales.a.b", "Sales.Kunde*"], ['sales.quo"te']),
+        (['sales."a.b"', 'Sales."Kunde*"'], [4], ['sales."a.b"', "Sales.Kunde*"], ['sales.quo"te']),
     ],
 )
 @pytest.mark.parametrize("drops", [False, True])
@@ -78,7 +78,7 @@ def test_a_pattern_without_wildcards_that_no_table_matches_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("drops", "extra"),
-    [(True, ["public.order_lines", "sales.a.b"]), (False, ["sales.a.b"])],
+    [(True, ["public.order_lines", 'sales."a.b"']), (False, ['sales."a.b"'])],
     ids=["altered", "not altered"],
 )
 def test_a_table_that_tables_exclude_names_is_extra_only_where_cdcd_alters_the_publication(
@@ -94,6 +94,12 @@ def test_tables_include_alone_says_what_is_to_be_published() -> None:
     assert desired.is_stated
     assert found(desired, [1, 4]) == (["public.order_lines"], ['sales.quo"te'], ())
     assert not Desired(None, TableSelection(exclude=("public.*",))).is_stated
+
+
+def test_a_pattern_of_a_schema_has_no_tables_of_a_schema_whose_name_begins_so_with_a_dot() -> None:
+    wants = Desired(None, TableSelection(include=("crm.*",)), drops=True).wants()
+    assert wants(table(1, "crm", "x.t"))
+    assert not wants(table(2, "crm.x", "t"))
 
 
 @pytest.mark.parametrize("drops", [False, True])

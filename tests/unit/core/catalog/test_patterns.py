@@ -5,6 +5,7 @@ import pytest
 from cdcd.core.catalog.patterns import TableSelection, matcher, parse_column_pattern, parse_pattern
 from cdcd.core.errors import ConfigError
 from cdcd.core.snapshot.beginning import wanted
+from cdcd.core.table_names import table_text
 
 TABLES = [
     ("public", "orders"),
@@ -55,11 +56,9 @@ def test_a_pattern_matches_whole_names_with_case(pattern: str, matched: list[int
 
 @pytest.mark.parametrize(("pattern", "matched"), [each for each in PATTERNS if each[1] is not None])
 def test_the_keys_of_the_configuration_have_the_same_dialect(pattern: str, matched: list[int]):
-    names = {place: f"{schema}.{table}" for place, (schema, table) in enumerate(TABLES)}
-    of_names = [place for place, name in names.items() if matcher([pattern], "x")(name)]
-    # A name of which nobody says where its schema ends may be two tables' name.
-    assert set(matched) <= set(of_names)
-    assert wanted(names, [pattern]).keys() == names.keys() - set(of_names)
+    names = {place: table_text(*table) for place, table in enumerate(TABLES)}
+    assert [place for place, name in names.items() if matcher([pattern], "x")(name)] == matched
+    assert wanted(names, [pattern]).keys() == names.keys() - set(matched)
 
 
 def test_a_malformed_pattern_names_its_key():
@@ -91,7 +90,7 @@ def test_what_is_no_pattern_of_columns_is_refused_with_its_key(pattern: str):
         parse_column_pattern(pattern, "columns.mask")
 
 
-NAMES = ("public.orders", "public.audit_1", "audit.log", "a.b.c")
+NAMES = ("public.orders", "public.audit_1", "audit.log", '"a.b".c')
 
 
 @pytest.mark.parametrize(
@@ -99,9 +98,11 @@ NAMES = ("public.orders", "public.audit_1", "audit.log", "a.b.c")
     [
         (TableSelection(), set(NAMES)),
         (TableSelection(("public.*",)), {"public.orders", "public.audit_1"}),
-        (TableSelection(None, ("*.audit*", "audit.*")), {"public.orders", "a.b.c"}),
+        (TableSelection(None, ("*.audit*", "audit.*")), {"public.orders", '"a.b".c'}),
         (TableSelection(("public.*",), ("public.audit_?",)), {"public.orders"}),
-        (TableSelection(('"a.b".c',)), {"a.b.c"}),
+        (TableSelection(('"a.b".c',)), {'"a.b".c'}),
+        (TableSelection(("a.*",)), set()),
+        (TableSelection(None, ("a.*",)), set(NAMES)),
         (TableSelection((), ()), set()),
     ],
 )

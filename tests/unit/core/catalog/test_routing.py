@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.catalog.renaming import Router, compiled
 from cdcd.core.catalog.routing import (
     DEFAULT,
@@ -17,9 +18,9 @@ from cdcd.core.catalog.routing import (
     needs_name,
     parse_table,
     rendered,
-    rendered_qualified,
     topic_name,
 )
+from cdcd.core.catalog.sharing import SharedTopic
 from cdcd.core.errors import SinkError
 
 NAMES = st.text(st.characters(exclude_characters=".", exclude_categories=["Cs"]), min_size=1)
@@ -38,10 +39,10 @@ NAMES = st.text(st.characters(exclude_characters=".", exclude_categories=["Cs"])
         ("eu-{table}", "eu-orders"),
     ],
 )
-def test_a_template_gives_a_topic_whether_the_name_is_split_or_not(template, topic):
+def test_a_template_gives_a_topic_for_the_names_and_for_the_text_of_a_table(template, topic):
     check_template(template)
     assert rendered(template, "shop", "sales", "orders") == topic
-    assert rendered_qualified(template, "shop", "sales.orders") == topic
+    assert TopicNames("shop", template=template).qualified("sales.orders") == topic
 
 
 @pytest.mark.parametrize(
@@ -65,10 +66,8 @@ def test_what_would_not_name_topics_of_tables_is_refused(template, meaning):
 
 @pytest.mark.parametrize("template", [DEFAULT, "{prefix}.x.{schema}.{table}-y"])
 @given(schema=st.text(), table=st.text())
-def test_schema_and_table_side_by_side_need_no_split(template, schema, table):
+def test_schema_and_table_side_by_side_need_no_name(template, schema, table):
     assert not needs_name(template, schema, table)
-    whole = rendered_qualified(template, "p", f"{schema}.{table}")
-    assert whole == rendered(template, "p", schema, table)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,6 @@ def test_schema_and_table_side_by_side_need_no_split(template, schema, table):
 @given(schema=NAMES, table=NAMES)
 def test_other_templates_name_tables_without_points(template, schema, table):
     assert not needs_name(template, schema, table)
-    assert rendered_qualified(template, "p", f"{schema}.{table}") == rendered(template, "p", schema, table)
     assert needs_name(template, f"{schema}.x", table)
     assert needs_name(template, schema, f"x.{table}")
 
@@ -380,3 +378,14 @@ def test_a_topic_that_begins_with_an_underscore_may_be_named():
 )
 def test_only_names_without_the_prefix_need_claims(names, has):
     assert names.has_claims == has
+
+
+def test_tables_whose_names_differ_in_the_place_of_a_dot_have_the_topics_of_their_own_names():
+    names = TopicNames(
+        "shop",
+        {("crm", "x.t"): "shop.payments"},
+        shared=(SharedTopic("shop.all", (parse_pattern("crm.*"),)),),
+    )
+    assert names.qualified('crm."x.t"') == "shop.payments"
+    assert names.qualified('"crm.x".t') == names.share_named('"crm.x".t') == "shop.crm.x.t"
+    assert names.share_named("crm.t") == "shop.all/crm.t"

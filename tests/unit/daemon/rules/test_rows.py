@@ -110,3 +110,11 @@ def test_a_query_without_the_rows_of_its_table_is_refused(query):
 def test_a_query_names_its_table_with_the_schema():
     with pytest.raises(ValidationError):
         SnapshotConfig.model_validate({"queries": {"t": "SELECT * FROM {rows} AS r"}})
+
+
+def test_a_query_is_found_by_the_text_of_its_table_however_its_name_is_quoted():
+    query = "SELECT * FROM {rows} AS r"
+    config = SnapshotConfig.model_validate({"queries": {'public."Odd Name"': query, '"crm.x".t': query}})
+    assert config.query_texts == {"public.Odd Name": query, '"crm.x".t': query}
+    with pytest.raises(ValidationError, match="each table once"):
+        SnapshotConfig.model_validate({"queries": {"public.t": query, '"public".t': query}})

@@ -65,7 +65,7 @@ def test_a_record_is_of_the_row_if_its_key_has_the_values(
 
 def test_the_topics_are_the_tables_own_and_those_of_its_routes():
     assert topics_of(CONFIG, "public.orders") == ("public.orders", ("shop.public.orders", "shop.public.big"))
-    assert topics_of(CONFIG, '"public"."it.s"')[0] == "public.it.s"
+    assert topics_of(CONFIG, '"public"."it.s"')[0] == 'public."it.s"'
     for wrong in ("public.*", "orders"):
         with pytest.raises(ConfigError):
             topics_of(CONFIG, wrong)
