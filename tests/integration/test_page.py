@@ -177,7 +177,8 @@ def test_the_page_has_the_findings_of_check_and_the_places_of_the_last_records_b
     assert {each["lsn"] is None for each in records if each["operation"] == "TOMBSTONE"} == {True}
     # AND of a table with an odd name
     odd = until(
-        lambda: looked_up(process, "/v1/records?table=public.odd.na%20me", "records")["records"], "no record"
+        lambda: looked_up(process, "/v1/records?table=public.%22odd.na%20me%22", "records")["records"],
+        "no record",
     )
     assert [each["operation"] for each in odd] == ["INSERT"]
     # AND neither keys nor values nor secrets
