@@ -16,7 +16,7 @@ compiled unit sim wide: WORKERS = 2
 # Where bytecode is not kept, each process that the tests start compiles its sources once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers demo lab lab-stop test compiled unit check attacks upgrade sim wide integration versions chaos debezium ha switchover trial soak spark spark-versions bench optimised cost profile pages deploy-test dist release lock clean
+.PHONY: setup servers demo lab lab-stop test compiled unit check generated attacks upgrade sim wide integration versions chaos debezium ha switchover trial soak spark spark-versions bench optimised cost profile pages deploy-test dist release lock clean
 
 setup: .venv/stamp
 
@@ -51,6 +51,15 @@ unit: setup
 
 check: setup
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
+
+# Write every file again that is made from the code. Tests fail where one of them is stale.
+generated: setup build/results
+	.venv/bin/cdcd config --reference > build/reference.yaml && mv build/reference.yaml config/reference.yaml
+	.venv/bin/cdcd mirror --reference > build/reference.yaml && mv build/reference.yaml config/mirror/reference.yaml
+	.venv/bin/python -m tests.documents
+	.venv/bin/python -m tests.public_api
+	.venv/bin/python -m tests.deploy.chart
+	.venv/bin/python -m deploy.grafana.panels
 
 # With the search for the seed of every planted bug.
 sim: setup
