@@ -100,6 +100,13 @@ class KafkaSide:
             await self.calls.call(schemas.refuse_others, anywhere=True)
         return found
 
+    async def peek_before_sink(self) -> Checkpoint | None:
+        """Return the newest checkpoint; None if there is none, or no topic for it yet. Raises what `peek` raises."""
+        topic = checkpoint_topic(self._config, self.calls.answer_s)
+        return await self.calls.call(
+            lambda: peek_at_start(topic, self.calls.giving_up, exists=False), anywhere=True
+        )
+
     async def refuse_shared_id(self, system_identifier: str) -> None:
         """Refuse a transactional id that another pipeline uses, unless this pipeline has used it before.
 

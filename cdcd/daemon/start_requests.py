@@ -4,7 +4,7 @@ This module decides nothing: `engine/startup.py` contains the order of the steps
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -57,7 +57,7 @@ from cdcd.core.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.core.engine.startup_rules import FormerSessions, Ready
-from cdcd.core.errors import ConfigError
+from cdcd.core.errors import ConfigError, FatalError
 from cdcd.core.facts import Observer
 from cdcd.core.facts.operation import DurableSpoolDelivered
 from cdcd.core.facts.start import OwnersUntrusted
@@ -201,15 +201,30 @@ class StartRequests:
         elif await has_publication(self.sql, self._config.postgres.publication):
             return {}
         published = await self._postgres.rehearse_publication(self.sql)
-        await refuse_untrusted(self._config, self.sql, published, is_first=True)
-        bindings = bindings_of(self._config.columns, None)
+        try:
+            await self._refuse_rules(request, published, None)
+        except FatalError:
+            # The slot or the publication of a pipeline that ran before may be lost, and an owner may have renamed
+            # columns or made tables since.
+            former = await self._kafka.peek_before_sink()
+            if former is None:
+                raise
+            await self._refuse_rules(request, published, former)
+        return published
+
+    async def _refuse_rules(
+        self, request: CheckCreation, published: Mapping[int, str], former: Checkpoint | None
+    ) -> None:
+        """Raise the refusal of the rules by the tables. `former`: None for the first start of a pipeline."""
+        assert self.sql is not None
+        await refuse_untrusted(self._config, self.sql, published, is_first=former is None)
+        bindings = bindings_of(self._config.columns, former)
         found = await look_at_column_rules(self._config, self.sql, published, bindings)
         found.refuse()
         found = await look_at_rules(
             self._config, self.sql, published, bindings, hears_messages=request.messages
         )
         found.refuse()
-        return published
 
     async def _prepare_sink(self, request: PrepareSink) -> None:
         assert self.lock is not None

@@ -25,7 +25,7 @@ from tests.attacks.test_owner_protection import (
     secret,
 )
 from tests.integration.conftest import Database
-from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.daemon import Daemon, configuration, drop_slot, until
 from tests.integration.forked import run_cdcd
 from tests.integration.test_columns import everything
 from tests.integration.test_snapshot_requests import ask
@@ -171,4 +171,40 @@ def test_no_filter_tells_a_column_that_becomes_the_protected_one(
     assert "columns.hash (public.t.ssn) protects column note" in told["reason"]
     records = passed(process, database, broker, unique)
     assert any(b'"id":1' in record for record in records)
+    assert_hidden(process, records)
+
+
+@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.parametrize("change", [(RENAME,), SWAP], ids=["renamed", "swapped"])
+@pytest.mark.parametrize("by", ["command", "start"])
+def test_topics_that_are_healed_after_a_lost_slot_follow_renames_that_nobody_saw(
+    database: Database,
+    broker: KafkaBroker,
+    daemon: StartDaemon,
+    unique: str,
+    change: tuple[str, ...],
+    by: str,
+):
+    # GIVEN a row of before, and a slot that is lost together with the WAL that has the renames
+    mode = "initial" if by == "command" else "when_needed"
+    process = started(daemon, database, broker, unique, snapshot={"mode": mode})
+    carry_out(database, [[secret(1)]])
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    assert process.stop() == 0
+    drop_slot(database.dsn(), f"cdcd_{unique}")
+    names = "id, x, note" if change == (RENAME,) else "id, note, ssn"
+    carry_out(
+        database, [change, [secret(2, names), f"UPDATE t SET {names.split(', ')[2]} = 'other' WHERE id = 1"]]
+    )
+    # WHEN the differences between topic and table are sent
+    if by == "command":
+        healed = run_cdcd("heal", "--yes", "--config", str(process.config_path))
+        assert healed.returncode == 0, healed.stderr
+        assert MARKER not in healed.stdout + healed.stderr
+    process.start()
+    process.await_streaming()
+    carry_out(database, [[secret(3, names)]])
+    # THEN both rows are there, and no value of the column.
+    records = passed(process, database, broker, unique)
+    assert any(b'"id":2' in record for record in records)
     assert_hidden(process, records)

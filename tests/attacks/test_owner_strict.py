@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from cdcd.core.table_names import table_text
 from deploy.local import KafkaBroker
 from tests.attacks.owned import Owned
 from tests.integration.conftest import Database
-from tests.integration.daemon import Daemon
+from tests.integration.daemon import Daemon, drop_slot
 from tests.integration.forked import run_cdcd
 
 pytestmark = pytest.mark.postgres(only=[13, 18])
@@ -84,7 +85,7 @@ def test_a_table_of_an_owner_without_a_reader_is_refused_by_name_and_its_code_do
     process.await_event("snapshot.finished")
     process.await_streaming()
     strict.add_table(schema)
-    said = process.await_event("table.failed", table=f"{schema}.t")
+    said = process.await_event("table.failed", table=table_text(schema, "t"))
     assert strict.stranger in said["error"]
     assert "postgres.readers" in said["hint"]
     strict.owned.database.execute("UPDATE ann.t SET n = 0 WHERE id = 1")
@@ -111,7 +112,32 @@ def test_a_schema_with_a_dot_is_not_read_by_the_reader_of_the_part_before_the_do
     process.await_event("snapshot.finished")
     process.await_streaming()
     strict.add_table("ann.x")
-    process.await_event("table.read", table="ann.x.t")
+    process.await_event("table.read", table='"ann.x".t')
     assert process.stop() == 0
     # Without security.strict, cdcd's own role reads tables that have no reader, and `cdcd check` warns of it.
     assert set(strict.stolen()) == {strict.owned.main}
+
+
+@pytest.mark.attack(gains="the end of a pipeline that ran before, after its slot was lost", before="failed")
+def test_a_strangers_table_does_not_end_a_start_that_makes_a_lost_slot_again(
+    strict: Strict, broker: KafkaBroker, daemon: StartDaemon
+):
+    process = daemon(
+        strict.owned.settings(
+            broker,
+            security={"strict": True},
+            snapshot={"mode": "when_needed"},
+            tables={"on_error": "set_aside"},
+        )
+    )
+    process.await_event("snapshot.finished")
+    process.await_streaming()
+    assert process.stop() == 0
+    drop_slot(strict.owned.database.dsn(), f"cdcd_{strict.owned.unique}")
+    strict.add_table("strange")
+    process.start()
+    process.await_streaming()
+    told = process.await_event("owners.untrusted")
+    assert strict.stranger in told["found"]
+    assert process.stop() == 0
+    assert strict.stolen() == []
