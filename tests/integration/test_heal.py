@@ -28,6 +28,9 @@ TABLE = "CREATE TABLE {} (id int PRIMARY KEY, note text, size numeric(10,2), at 
 SEEDS = range(3, 3 + int(os.environ.get("CDCD_TEST_SEEDS", "0")))
 """Further seeds of lost slots; `CDCD_TEST_SEEDS=18` makes them 20 with those of `make test`."""
 
+WRITES_S = 200
+"""Transactions a second of the writer. The writer catches up after a delay."""
+
 LARGE = "repeat(md5(g::text), 300)"
 """A value that is stored out of line (TOAST) as it is, because the column's storage is EXTERNAL."""
 
@@ -77,11 +80,13 @@ def writing(database: Database, seed: int, tables: list[str]) -> Iterator[Counte
     failures: list[BaseException] = []
 
     def write() -> None:
-        rng = random.Random(seed)
+        rng, began = random.Random(seed), time.monotonic()
         try:
             with psycopg.connect(database.dsn(), autocommit=True) as sql:
-                while not stop.is_set():
-                    change(sql, rng, tables, done["transactions"])
+                while not stop.wait(max(0.0, began + done["transactions"] / WRITES_S - time.monotonic())):
+                    # A pipeline sends the statements of the transaction without waiting for each answer.
+                    with sql.pipeline():
+                        change(sql, rng, tables, done["transactions"])
                     done["transactions"] += 1
         except psycopg.Error as error:
             failures.append(error)
