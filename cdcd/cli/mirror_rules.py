@@ -52,10 +52,9 @@ def _check_reload(config: "MirrorConfig", source: bool) -> None:
 
 def _check_fold(config: "MirrorConfig", commands: bool) -> None:
     """ConfigError: something is asked for that tables folded from a log do not have yet."""
-    tables, batches = config.tables, config.batches
+    tables = config.tables
     asked = {
         "--relayout or --replay-quarantine": commands,
-        "batches.tag_interval_s": batches.tag_interval_s is not None,
         "tables.on_incompatible: reload": "reload"
         in (tables.on_incompatible, *tables.on_incompatible_for.values()),
     }

@@ -27,8 +27,8 @@ def test_odd_columns_null_parts_exchanged_names_and_tables_without_a_key_are_equ
 
         def all_equal(*items: str, added: bool) -> None:
             source.deliver()
-            for folds in both:
-                stopped = folds.once(consistent=True)
+            for folds, tag_interval_s in zip(both, (0.0, None), strict=True):
+                stopped = folds.once(consistent=True, tag_interval_s=tag_interval_s)
                 assert {name: error.message for name, error in stopped.items()} == {}
                 # A table without a key has a changelog.
                 changes = folds.spark.table(folds.name("loose")).select("_cdcd_op", "n").collect()
@@ -72,3 +72,10 @@ def test_odd_columns_null_parts_exchanged_names_and_tables_without_a_key_are_equ
                 version = point["versions"][name]
                 then = folds.spark.sql(f"SELECT * FROM {folds.name('item')} VERSION AS OF {version}")
                 assert then.count() == count
+                if point["tag"] is not None:
+                    assert point["tag"].startswith("lsn-")
+                    tagged = folds.spark.sql(
+                        f"SELECT * FROM {folds.name('item')} VERSION AS OF '{point['tag']}'"
+                    )
+                    assert tagged.count() == count
+            assert (newest["tag"] is None) == (folds is both[1])

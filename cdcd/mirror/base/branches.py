@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from cdcd.mirror.base.part import OvertakenError
 from cdcd.mirror.base.position import NO_VERSION, PROPERTY, Carried, Node
-from cdcd.mirror.platform.sql import catalog_of, text
+from cdcd.mirror.platform.sql import catalog_of, quoted, text
+from cdcd.mirror.targets.pinned import Tag, tagged_lsn
 
 BRANCH: Final = "cdcd_fold_"
 """What the name of a fold's branch begins with."""
@@ -67,6 +68,22 @@ def committing(spark: SparkSession, name: str, carried: Carried, has: Mapping[st
     finally:
         spark.sql(f"ALTER TABLE {name} DROP BRANCH IF EXISTS {branch}")
     _forget(spark, name, has)
+
+
+def drop_tags(spark: SparkSession, name: str, since_lsn: int) -> set[str]:
+    """Drop the tags of consistent points from before an LSN. Return the names of the tags that the table has then."""
+    tags = {row["name"] for row in spark.table(f"{name}.refs").filter("type = 'TAG'").collect()}
+    gone = {tag for tag in tags if (lsn := tagged_lsn(tag)) is not None and lsn < since_lsn}
+    for tag in sorted(gone):
+        spark.sql(f"ALTER TABLE {name} DROP TAG {quoted(tag)}")
+    return tags - gone
+
+
+def tag_version(spark: SparkSession, name: str, version: int, tag: Tag) -> None:
+    """Give a version the tag of a consistent point, and drop the tags of points that are not listed any more."""
+    # A process that was killed may have made the tag. The version that it names is as of the same LSN.
+    if tag.name not in drop_tags(spark, name, tag.since_lsn):
+        spark.sql(f"ALTER TABLE {name} CREATE TAG {quoted(tag.name)} AS OF VERSION {version}")
 
 
 def _head(spark: SparkSession, name: str, ref: str) -> str:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, SinkError, TransientError
 from cdcd.core.records.gaps import Aside
+from cdcd.mirror.base.branches import tag_version
 from cdcd.mirror.base.changes import fold_changes
 from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.fold import fold
@@ -36,6 +37,7 @@ from cdcd.mirror.stream.consistency import newest_checkpoints, set_aside_error
 from cdcd.mirror.stream.frontier import complete
 from cdcd.mirror.stream.points import Point, Points
 from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.targets.pinned import Tag
 from cdcd.mirror.targets.target import Kind, Target, kind_of
 from cdcd.mirror.watching.progress import (
     BatchDone,
@@ -155,9 +157,9 @@ class BaseJob:
         self._place = place
         self._format = format_
         self._target = target
-        self._points = Points(spark, target, None)
+        self._points = Points(spark, target, settings.tag_interval_s)
         self._versions: dict[str, tuple[str, int]] = {}
-        """By `schema.table`, name and version of each table that this round has brought to its bound."""
+        """By `schema.table`, name in SQL and version of each table that this round has brought to its bound."""
         self._without: tuple[str, ...] = ()
         self._observe = observe
         self._topics = TopicStarts(client)
@@ -241,12 +243,28 @@ class BaseJob:
 
         Each version was found to equal the source at the point: its commit followed the version that its fold had read.
         """
+        if point.tag is not None:
+            self._tag(point.tag)
         without = sorted({self._forms.table(topic) or topic for topic in topics} - self._versions.keys())
         if tuple(without) != self._without:
             self._without = tuple(without)
             self._observe(SetChanged(point.commit_lsn, self._without))
-        if self._versions:
-            self._points.list_(point, self._round, without, dict(self._versions.values()))
+        if not self._versions:
+            return
+        versions = {self._target.bare_name(name): version for name, version in self._versions.values()}
+        self._points.list_(point, self._round, without, versions)
+
+    def _tag(self, tag: Tag) -> None:
+        """Give the versions of this round a tag. A version that cannot get the tag is left out of the point."""
+        for table, (name, version) in list(self._versions.items()):
+            try:
+                tag_version(self._spark, name, version, tag)
+            except Exception as error:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
+                del self._versions[table]
+                hint = (
+                    "The point lists the table in `without`. The next point names the table's next version."
+                )
+                self._observe(TableFailed(table, f"tag {tag.name}: {first_lines(error)}", hint))
 
     def _bound(self) -> int:
         """The complete LSN of now."""
@@ -352,7 +370,7 @@ class BaseJob:
             if left_out is not None:
                 raise set_aside_error(left_out)
             if done.version != NO_VERSION:
-                self._versions[table] = self._target.bare_name(name), int(done.version)
+                self._versions[table] = name, int(done.version)
             if newest.schema.key and self._settings.keeps_history(table):
                 changelog = self._target.name_of(newest.schema, Kind.CHANGELOG)
                 self._fold_changes(replace(place, name=changelog), upper)

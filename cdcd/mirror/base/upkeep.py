@@ -17,7 +17,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.mirror.base.branches import call
+from cdcd.mirror.base.branches import call, drop_tags
 from cdcd.mirror.base.formats import BaseFormat, properties, set_properties
 from cdcd.mirror.base.plan import exists
 from cdcd.mirror.jars import DELTA
@@ -187,6 +187,8 @@ class BaseUpkeep:
                 hours = _hours(policy, now, pinned)
                 done = _tidy_delta(self._spark, name, policy, None if is_listed else hours)
             else:
+                if pins is not None:
+                    drop_tags(self._spark, name, pins.since_lsn)
                 there = self._format.version(self._spark, name)
                 if before is not None and there.position is not None:
                     self._format.keep(self._spark, name, there.pin, there.position)

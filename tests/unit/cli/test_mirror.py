@@ -249,7 +249,6 @@ def test_spark_reads_no_table_into_a_log_alone(tmp_path: Path, capsys: pytest.Ca
     ("section", "option", "named"),
     [
         ("", "--replay-quarantine", "--replay-quarantine"),
-        ("batches: {consistent: true, tag_interval_s: 60}", "--once", "batches.tag_interval_s"),
     ],
 )
 def test_folded_tables_refuse_by_name_what_they_do_not_have(

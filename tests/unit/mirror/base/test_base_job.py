@@ -24,6 +24,7 @@ from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.stream.consistency import Covered
 from cdcd.mirror.stream.points import Point
 from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.targets.pinned import Tag
 from cdcd.mirror.watching.progress import ChangesMissing, SetChanged, TableFailed, TableResumed, TableStopped
 
 
@@ -280,6 +281,11 @@ def test_a_point_lists_the_versions_at_its_bound_and_names_tables_that_have_none
 ):
     done = {"t": Folded(7, version="3"), "u": Folded(9), "v": Folded(7, version="12")}
     monkeypatch.setattr(job, "fold", lambda *given: done[given[2].topic])
+
+    def fold_changes(*_: Any) -> KeptFolded:
+        raise SinkError("events: broken", hint="Mend it.")
+
+    monkeypatch.setattr(job, "fold_changes", fold_changes)
     for topic in (*done, "events"):
         base._fold(topic, 7)
     facts.clear()
@@ -289,9 +295,36 @@ def test_a_point_lists_the_versions_at_its_bound_and_names_tables_that_have_none
     point = Point(7, datetime.now(UTC), None)
     for _ in range(2):
         base._list(point, [*done, "events"])
-    # Another driver has folded `u` beyond the bound, and `events` has no key.
+    # Another driver has folded `u` beyond the bound, and `events` has stopped.
     assert listed == [(point, 0, ["public.events", "public.u"], {"t": 3, "v": 12})] * 2
     assert facts == [SetChanged(7, ("public.events", "public.u"))]
+
+
+def test_a_version_that_cannot_get_the_tag_of_a_point_is_left_out_of_the_point(
+    base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    done = {"t": Folded(7, version="3"), "v": Folded(7, version="12")}
+    monkeypatch.setattr(job, "fold", lambda *given: done[given[2].topic])
+    for topic in done:
+        base._fold(topic, 7)
+    listed: list[Any] = []
+    points: Any = SimpleNamespace(list_=lambda *given: listed.append(given))
+    monkeypatch.setattr(base, "_points", points)
+
+    def tag_version(_: Any, name: str, version: int, tag: Tag) -> None:
+        if name == "lake.t":
+            raise JavaError("Cannot set lsn-0-7 to unknown snapshot: 3")
+
+    monkeypatch.setattr(job, "tag_version", tag_version)
+    point = Point(7, datetime.now(UTC), Tag(7, 0))
+    base._list(point, [*done])
+    assert listed == [(point, 0, ["public.t"], {"v": 12})]
+    failed, _ = facts
+    assert isinstance(failed, TableFailed)
+    assert (failed.table, failed.message) == (
+        "public.t",
+        "tag lsn-0-7: Cannot set lsn-0-7 to unknown snapshot: 3",
+    )
 
 
 @pytest.mark.parametrize(

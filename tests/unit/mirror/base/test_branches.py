@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from cdcd.mirror.base.branches import KEPT_MOST, are_needed, committing, with_positions
+from cdcd.mirror.base.branches import KEPT_MOST, are_needed, committing, tag_version, with_positions
 from cdcd.mirror.base.part import OvertakenError
 from cdcd.mirror.base.position import NO_VERSION, PROPERTY, Carried, Node, position_of
+from cdcd.mirror.targets.pinned import Tag
 
 
 def carried(lsn: int, pin: str, since: int = 0) -> Carried:
@@ -85,3 +86,30 @@ def test_a_statement_that_fails_leaves_no_branch_and_a_table_without_a_snapshot_
     with pytest.raises(OvertakenError), committing(spark, "lake.s.t", carried(5, NO_VERSION), {}):
         pass
     assert spark.statements[-1].startswith("INSERT INTO lake.s.t SELECT")
+
+
+class Refs:
+    """A session with the references of one table."""
+
+    def __init__(self, *names: str) -> None:
+        self.names, self.run = list(names), [""][:0]
+
+    def table(self, name: str) -> Any:
+        rows = [{"name": each} for each in self.names]
+        return SimpleNamespace(filter=lambda _: SimpleNamespace(collect=lambda: rows))
+
+    def sql(self, text: str) -> None:
+        self.run.append(text)
+
+
+def test_a_version_of_a_point_gets_a_tag_once_and_tags_of_former_points_go():
+    spark: Any = Refs("lsn-0-10", "lsn-0-20", "mine")
+    tag_version(spark, "lake.t", 7, Tag(0x30, 0x20))
+    assert spark.run == [
+        "ALTER TABLE lake.t DROP TAG `lsn-0-10`",
+        "ALTER TABLE lake.t CREATE TAG `lsn-0-30` AS OF VERSION 7",
+    ]
+    # A process that was killed made the tag.
+    spark = Refs("lsn-0-30")
+    tag_version(spark, "lake.t", 7, Tag(0x30, 0x20))
+    assert spark.run == []
