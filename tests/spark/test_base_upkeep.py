@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cdcd.mirror.base.branches import drop_tags, tag_version
 from cdcd.mirror.base.upkeep import BaseUpkeep
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.delta import DeltaTarget
 from cdcd.mirror.targets.iceberg import IcebergTarget
+from cdcd.mirror.targets.pinned import Tag
 from cdcd.mirror.targets.target import Maintenance
 from cdcd.mirror.watching.progress import Fact, TableFailed, TableMaintained
 from tests.spark.base_model import Lake, expected
@@ -58,3 +60,36 @@ def test_maintenance_joins_files_and_expires_versions_and_folds_continue(
     facts.clear()
     assert upkeep.round([], [lake.table], None) == set()
     assert facts == []
+
+
+def test_a_version_is_read_by_its_tag_until_its_point_is_no_longer_listed(
+    spark: SparkSession, tmp_path: Path, unique: str
+) -> None:
+    lake, source = Lake(spark, str(tmp_path), unique, ICEBERG), Source(12)
+    tags: list[Tag] = []
+
+    def names() -> set[str]:
+        return {row["name"] for row in spark.table(f"{lake.table}.refs").collect()} - {"main"}
+
+    # GIVEN two points with tags, and a tag of the owner's
+    for _ in range(2):
+        source.run(6)
+        lake.write(source)
+        done = lake.fold(source.lsn)
+        tags.append(Tag(source.lsn, 0))
+        tag_version(spark, lake.table, int(done.version), tags[-1])
+        tag_version(spark, lake.table, int(done.version), tags[-1])
+    spark.sql(f"ALTER TABLE {lake.table} CREATE TAG mine")
+    # WHEN the table changes, THEN each tag has the rows of its point
+    source.run(6)
+    lake.write(source)
+    done = lake.fold(source.lsn)
+    for tag in tags:
+        assert lake.rows(f"'{tag.name}'") == expected(source, tag.commit_lsn)
+    # WHEN the first point is no longer listed, THEN its tag goes, and the others stay
+    newest = Tag(source.lsn, tags[1].commit_lsn)
+    tag_version(spark, lake.table, int(done.version), newest)
+    assert names() == {tags[1].name, newest.name, "mine"}
+    assert drop_tags(spark, lake.table, source.lsn) == {newest.name, "mine"}
+    assert names() == {newest.name, "mine"}
+    assert lake.rows() == expected(source, source.lsn)
