@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cdcd.core.errors import SinkError
 from cdcd.mirror.base.changes import fold_changes
 from cdcd.mirror.base.kept import KeptFolded
 from cdcd.mirror.base.part import OvertakenError
@@ -27,11 +28,17 @@ class Changelog:
         self.name = lake.table.replace("docs", "docs_changes")
 
     def fold(
-        self, bound: int, *, spark: SparkSession | None = None, slow: Any = None, **more: Any
+        self,
+        bound: int,
+        *,
+        spark: SparkSession | None = None,
+        slow: Any = None,
+        beside: bool = False,
+        **more: Any,
     ) -> KeptFolded:
         lake = self.lake
-        place = replace(lake.place(**more), name=self.name)
-        return fold_changes(spark or lake.spark, slow or lake.format, place, lake.described, bound)
+        place, format_ = replace(lake.place(**more), name=self.name), slow or lake.format
+        return fold_changes(spark or lake.spark, format_, place, lake.described, bound, beside=beside)
 
     def rows(self) -> list[tuple[Any, ...]]:
         return [
@@ -180,3 +187,22 @@ def test_rows_of_a_snapshot_are_told_apart_by_their_place(changelog: Changelog) 
     done = changelog.fold(100, log_begins=80)
     assert done.missing == (60, 90)
     assert order(changelog.rows())[-1][:3] == (90, 1, "t")
+
+
+def test_a_changelog_beside_a_table_begins_where_the_log_begins_and_says_so(changelog: Changelog) -> None:
+    source, lake = Source(13, truncates=False), changelog.lake
+    source.run(3)
+    begins = source.lsn
+    source.run(3)
+    lake.write(source)
+    # WHEN retention has deleted the oldest changes of the log, THEN a changelog of a table without a key stops
+    lake.spark.sql(f"DELETE FROM {lake.log} WHERE lsn <= {begins}")
+    with pytest.raises(SinkError, match="lacks the table's changes"):
+        changelog.fold(source.lsn, log_begins=begins)
+    # AND one beside a table has the later changes
+    done = changelog.fold(source.lsn, log_begins=begins, beside=True)
+    assert done.missing == (0, begins)
+    rows = [row for row in expected(source, source.lsn) if row[0] > begins]
+    assert rows
+    assert order(changelog.rows()) == order(rows)
+    assert changelog.fold(source.lsn + 1, log_begins=begins, beside=True).missing is None

@@ -41,15 +41,19 @@ COLUMNS: Final = {**changelog.COLUMNS, PARTITION: "INT", OFFSET: "BIGINT"}
 
 
 def fold_changes(
-    spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, bound: int
+    spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, bound: int, *, beside: bool = False
 ) -> KeptFolded:
     """Bring the changelog `place.name` to the LSN `bound`.
+
+    Args:
+        beside: another table has the rows of the source, so a new changelog may begin where the log begins.
 
     Raises:
         OvertakenError: others committed at the same time, several times.
         SourceError, SinkError, IncompatibleSchemaError: the table cannot be folded until a person acts.
     """
     folding = _Folding(spark, format_, place, forms, bound)
+    folding.beside = beside
     try:
         return KeptFolded(attempted(place, folding.attempt), folding.missing)
     except IncompatibleSchemaError as error:
@@ -77,9 +81,10 @@ class _Path(Path):
 
 
 class _Folding(KeptFolding):
-    """One fold of one changelog."""
+    """One fold of one changelog. `beside`: as in `fold_changes`."""
 
     kind, columns, option = CHANGES, COLUMNS, "tables.history"
+    beside = False
 
     def attempt(self) -> Folded | None:
         """Fold once. None: another commit came in between, or the table needs one more statement."""
@@ -96,6 +101,7 @@ class _Folding(KeptFolding):
             if earlier is None:
                 break
             folding = _Folding(self._spark, self._format, self._place, self._forms, earlier)
+            folding.beside = self.beside
             attempted(self._place, folding.attempt)
             self.missing = self.missing or folding.missing
         path = self._path(position, part)
@@ -114,7 +120,10 @@ class _Folding(KeptFolding):
 
     def _part(self, position: Position, topic_id: str | None, *, is_new: bool) -> Part:
         """Return the part that the table lacks. It begins with a truncate only if the log lacks changes before it."""
-        part = self._log.part(position, topic_id, whole=False, from_truncate=False)
+        begins, may_lack = self._place.log_begins, self.beside and is_new
+        part = self._log.part(position, topic_id, whole=False, from_truncate=False, may_lack=may_lack)
+        if may_lack and part.forms and (begins or self._place.began is not None):
+            self.missing = (0, begins or min([form.first[0] for form in part.forms]))
         ids = part.topic_ids | ({topic_id} if topic_id is not None else set())
         cut = last_truncate(part.forms)
         if part.cut is None and len(ids) > 1:

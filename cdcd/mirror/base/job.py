@@ -373,7 +373,7 @@ class BaseJob:
                 self._versions[table] = name, int(done.version)
             if newest.schema.key and self._settings.keeps_history(table):
                 changelog = self._target.name_of(newest.schema, Kind.CHANGELOG)
-                self._fold_changes(replace(place, name=changelog), upper)
+                self._fold_changes(replace(place, name=changelog), upper, beside=True)
             if newest.schema.key and self._settings.keeps_states(table):
                 self._fold_states(place, newest.schema, upper)
         except CdcdError as error:
@@ -406,9 +406,10 @@ class BaseJob:
         if done.missing is not None:
             self._observe(StatesMissing(place.table, place.name, *done.missing))
 
-    def _fold_changes(self, place: Place, bound: int) -> Folded:
+    def _fold_changes(self, place: Place, bound: int, *, beside: bool = False) -> Folded:
         """Fold the changelog `place.name`."""
-        done = fold_changes(self._spark, self._format, place, self._forms_of(place.topic), bound)
+        forms = self._forms_of(place.topic)
+        done = fold_changes(self._spark, self._format, place, forms, bound, beside=beside)
         if done.missing is not None:
             self._observe(ChangesMissing(place.table, place.name, *done.missing))
         return done.folded

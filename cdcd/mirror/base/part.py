@@ -132,13 +132,20 @@ class LogReader:
         self.bound = bound
 
     def part(
-        self, position: Position, topic_id: str | None, *, whole: bool, from_truncate: bool = True
+        self,
+        position: Position,
+        topic_id: str | None,
+        *,
+        whole: bool,
+        from_truncate: bool = True,
+        may_lack: bool = False,
     ) -> Part:
         """Return the part of the log that the fold must read. SinkError: the log lacks some of its changes.
 
         Args:
             topic_id: Kafka's id of the topic whose records the table has. None: it has none.
             from_truncate: False: the part begins with its last truncate only if the log lacks changes before it.
+            may_lack: the part begins where the log begins, if the log lacks changes.
         """
         place = self._place
         if position.reached > self.bound:
@@ -147,11 +154,13 @@ class LogReader:
                 hint="The next fold has a later bound.",
             )
         found = self._parts(max(position.lsn, place.log_begins))
-        is_short = self._lacks_first(found, position, topic_id) or position.lsn < place.log_begins
+        is_short = not may_lack and (
+            self._lacks_first(found, position, topic_id) or position.lsn < place.log_begins
+        )
         if found.cut is not None and (from_truncate or is_short):
             # Nothing from before the last truncate is in the table afterwards.
             return self.from_cut(found.cut)
-        if position.lsn < place.log_begins:
+        if position.lsn < place.log_begins and not may_lack:
             lacks = (
                 "its position is not known, and"
                 if whole

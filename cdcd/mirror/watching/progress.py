@@ -315,7 +315,7 @@ class StatesMissing(Fact):
 @fact
 class ChangesMissing(Fact):
     """A changelog that is folded from the log lacks the changes between two LSNs, because the log lacks them. The
-    changelog continues with the truncate record at `until_lsn`.
+    changelog begins at `until_lsn`, or continues with the truncate record at `until_lsn`.
     """
 
     event: ClassVar[str] = "changes.missing"

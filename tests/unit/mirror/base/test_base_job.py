@@ -128,7 +128,8 @@ def test_a_table_without_a_key_has_a_changelog_that_tells_what_it_lacks(
 ):
     folded: list[str] = []
 
-    def fold_changes(_spark: Any, _format: Any, place: Place, *_: Any) -> KeptFolded:
+    def fold_changes(_spark: Any, _format: Any, place: Place, *_: Any, beside: bool) -> KeptFolded:
+        assert not beside
         folded.append(place.name)
         return KeptFolded(Folded(7, changes=2, keys=2), missing=(3, 5))
 
@@ -282,7 +283,7 @@ def test_a_point_lists_the_versions_at_its_bound_and_names_tables_that_have_none
     done = {"t": Folded(7, version="3"), "u": Folded(9), "v": Folded(7, version="12")}
     monkeypatch.setattr(job, "fold", lambda *given: done[given[2].topic])
 
-    def fold_changes(*_: Any) -> KeptFolded:
+    def fold_changes(*_: Any, **__: Any) -> KeptFolded:
         raise SinkError("events: broken", hint="Mend it.")
 
     monkeypatch.setattr(job, "fold_changes", fold_changes)
