@@ -128,6 +128,7 @@ class Forgetting:
             for name in schema.key
         }
         self._key = dict(zip(schema.key, values, strict=True))
+        self._columns = {column.name for column in schema.columns}
         self._states = states_name(tables.target, schema)
         self._changelog = tables.target.name_of(schema, Kind.CHANGELOG)
         self._forms = [form for form in forms.all(self._place.topic).values() if form is not None]
@@ -255,15 +256,8 @@ class Forgetting:
         return int(rows.filter(reduce(and_, of_key)).count())
 
     def _condition(self, name: str) -> str:
-        """Return the condition of SQL for the rows of the key in a table, also in columns that the key had before."""
-        columns = self._spark.table(name).columns
-        found = []
-        for column, literal in self._literals.items():
-            former = [each for each in columns if DROPPED.sub("", each) == column and each != column]
-            same = [f"{quoted(column)} = {literal}"]
-            same += [f"CAST({quoted(each)} AS string) = CAST({literal} AS string)" for each in former]
-            found.append(f"({' OR '.join(same)})")
-        return " AND ".join(found)
+        kept = [each for each in self._spark.table(name).columns if each not in self._columns]
+        return rows_of_key(kept, self._literals)
 
     def _kept_rows(self, name: str) -> int:
         return int(self._spark.table(name).filter(self._condition(name)).count())
@@ -290,3 +284,19 @@ class Forgetting:
                         f"The log {self._place.log} could not be changed: {first_lines(error)}",
                         hint="Stop the mirror, and run the command again.",
                     ) from error
+
+
+def rows_of_key(columns: Sequence[str], literals: Mapping[str, str]) -> str:
+    """Return the condition of SQL for the rows of a key in a table, also in columns that the key had before.
+
+    Args:
+        columns: names of the table's columns that the source does not have.
+        literals: value in SQL by column of the key.
+    """
+    found = []
+    for column, literal in literals.items():
+        former = [each for each in columns if DROPPED.search(each) and DROPPED.sub("", each) == column]
+        same = [f"{quoted(column)} = {literal}"]
+        same += [f"CAST({quoted(each)} AS string) = CAST({literal} AS string)" for each in former]
+        found.append(f"({' OR '.join(same)})")
+    return " AND ".join(found)
