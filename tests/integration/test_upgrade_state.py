@@ -275,12 +275,10 @@ def test_a_snapshot_goes_on_where_the_other_version_has_left_it(pipeline: Pipeli
     process.await_metric("cdcd_snapshot_rows_total", lambda rows: rows > 1000)
     process.kill()
     assert not process.saw("snapshot.finished")
-    read = len(pipeline.envelopes("large"))
-    assert 1000 < read < 20_000
-    # WHEN the other version takes its place
+    # WHEN the other version takes its place, which also ends a Kafka transaction that the kill has left open
     other = change(pipeline, process, to, **sections)
     # THEN the other version resumes the snapshot, and delivers no row twice
-    other.await_event("snapshot.resumed")
+    assert 0 < other.await_event("snapshot.resumed")["rows"] < 20_000
     other.await_event("snapshot.finished")
     pipeline.insert(10)
     pipeline.expect()
