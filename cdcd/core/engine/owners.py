@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Final, Self
 
 from cdcd.core.catalog.oids import Oids, name_sum
+from cdcd.core.table_names import split_table
 
 VACATED_MAX: Final = 512
 """Number of vacated names that are remembered one by one. If there are more, any name is taken to be vacated
@@ -73,7 +74,9 @@ class Owners:
         made._vacated = dict.fromkeys(vacated, 0)
         for oid in known.oids:
             name, before = published.get(oid, ""), known.sum_of(oid)
-            if name and before in (None, name_sum(name)):
+            # Earlier versions wrote names with dots without quotes.
+            plain = ".".join(split_table(name))
+            if name and before in (None, name_sum(name), name_sum(plain)):
                 made._own(oid, name)
             elif before is not None:
                 made._by_sum.setdefault(before, []).append(oid)

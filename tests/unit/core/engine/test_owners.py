@@ -129,3 +129,12 @@ def test_a_name_of_which_only_the_checksum_was_known_is_known_once_the_table_has
     owners.take(1, "public.b")
     assert owners.former("public.a") == 1
     assert not owners.owns(1, "public.a")
+
+
+def test_a_table_whose_name_earlier_versions_wrote_without_quotes_still_owns_it():
+    known = Oids.with_sums({1: name_sum("crm.x.t")})
+    owners = Owners.from_record(known, (), Oids(()), {1: 'crm."x.t"'})
+    assert owners.owns(1, 'crm."x.t"')
+    assert owners.vacated() == ()
+    # Another table with the same text then is not taken for it.
+    assert not Owners.from_record(known, (), Oids(()), {2: '"crm.x".t'}).owns(2, '"crm.x".t')
