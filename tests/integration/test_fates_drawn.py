@@ -136,7 +136,7 @@ class Drawn:
         if self.rng.random() < 0.7:
             self.one.execute(f"ALTER TABLE root ATTACH PARTITION {former} {self._bounds(number)}")
             return
-        name = self.partitions[number] = self._name("root")
+        name = self.partitions[number] = self._name("part")
         self.one.execute(f"CREATE TABLE {name} PARTITION OF root {self._bounds(number)}")
 
     def kill(self) -> None:
