@@ -433,7 +433,7 @@ SHARED: Final[Mapping[str, Any]] = {**SWAPPED, "shared": True, "ddl": ("swap", "
 SHARED_BESIDE_THE_STREAM: Final[Mapping[str, Any]] = {**UNSEEN, "shared": True}
 """One topic for all tables, which are read while commits are streamed that snapshots do not see yet."""
 
-SHARED_AND_CUT: Final[Mapping[str, Any]] = {**CUT, "shared": True, "p_key_change": 0.3}
+SHARED_AND_CUT: Final[Mapping[str, Any]] = {**CUT, "shared": True, "tables": 3, "p_key_change": 0.3}
 """One topic for all tables, with restarts inside of transactions."""
 
 METADATA: Final[Mapping[str, Any]] = {"metadata": True, "exactly_once": True}
