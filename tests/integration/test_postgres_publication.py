@@ -69,14 +69,14 @@ def test_without_patterns_all_tables_are_published_those_to_come_too(shop: Datab
     assert ensured.publication.operations == ("insert", "update", "delete", "truncate")
     assert not ensured.publication.via_root
     shop.execute("CREATE TABLE later (id int)")
-    assert {"public.later", "public.orders", "public.leaf", "Sales.Odd.Name"} <= set(
+    assert {"public.later", "public.orders", "public.leaf", 'Sales."Odd.Name"'} <= set(
         names(ensure(shop, None).publication)
     )
 
 
 def test_patterns_make_a_list_or_whole_schemas_where_the_server_has_them(shop: Database):
     publication = ensure(shop, ["public.*", 'Sales."Odd.Name"']).publication
-    assert names(publication) == ["Sales.Odd.Name", "public.leaf", "public.orders", "public.plain"]
+    assert names(publication) == ['Sales."Odd.Name"', "public.leaf", "public.orders", "public.plain"]
     shop.execute("CREATE TABLE later (id int)")
     again = ensure(shop, ["public.*"])
     assert not again.created
