@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cdcd.core.catalog.claims import Claimant
+from cdcd.core.table_names import table_text
 from deploy.local import KafkaBroker
 from tests.attacks.checkpoints import records_of, write
 from tests.integration.conftest import Database
@@ -78,6 +79,6 @@ def test_a_table_cannot_choose_a_topic_of_kafkas_or_of_cdcd(
         database.execute(f'CREATE TABLE "{name}" (id int PRIMARY KEY); INSERT INTO "{name}" VALUES (1)')
     database.execute(f'CREATE TABLE "{unique}" (id int PRIMARY KEY); INSERT INTO "{unique}" VALUES (1)')
     for name in bad:
-        assert process.await_event("table.aside", table=f"public.{name}")["fault"] == "name"
+        assert process.await_event("table.aside", table=table_text("public", name))["fault"] == "name"
     until(lambda: rows(broker, unique) == {1} or None, "the table with a harmless name")
     assert not any(b'"after"' in (value or b"") for _, value in records_of(broker, f"{unique}-claims"))
