@@ -15,7 +15,6 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import digest
 from cdcd.mirror.base.commit import Folded, attempted
 from cdcd.mirror.base.formats import CHANGES, BaseFormat
@@ -37,7 +36,8 @@ PARTITION: Final = "_cdcd_partition"
 OFFSET: Final = "_cdcd_offset"
 
 COLUMNS: Final = {**changelog.COLUMNS, PARTITION: "INT", OFFSET: "BIGINT"}
-"""The table's own columns: those of every changelog, and the place of the record in the topic."""
+"""Columns that the changelog has besides those of the source: the columns of every changelog, and the partition and
+offset of each record."""
 
 
 def fold_changes(
@@ -54,12 +54,7 @@ def fold_changes(
     """
     folding = _Folding(spark, format_, place, forms, bound)
     folding.beside = beside
-    try:
-        return KeptFolded(attempted(place, folding.attempt), folding.missing)
-    except IncompatibleSchemaError as error:
-        raise IncompatibleSchemaError(
-            place.table, f"{place.name}: {error.what}", begin_again(place.table)
-        ) from error
+    return folding.fold()
 
 
 def next_bound(forms: Sequence[PartOfForm], lsn: int) -> int | None:
@@ -137,7 +132,7 @@ class _Folding(KeptFolding):
         return part
 
     def _path(self, position: Position, part: Part) -> Path | None:
-        """Return the forms from that of the rows to that of the part. None: the log has nothing to fold."""
+        """Return the forms from the form of the table's rows to that of the part. None: nothing is to be folded."""
         has = form_of_rows(self._spark, self._place, position)
         found = self._log.described(part.forms)
         forms: list[Form] = [found[each.schema_id] for each in sorted(part.forms, key=lambda one: one.last)]

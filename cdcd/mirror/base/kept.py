@@ -5,14 +5,16 @@ position is kept apart from its commits too, and a table whose position is not k
 dropped stay under another name.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import SinkError, SourceError
+from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import alterations, definition, digest, present
-from cdcd.mirror.base.commit import Folded, Folding
+from cdcd.mirror.base.commit import Folded, Folding, attempted
 from cdcd.mirror.base.formats import MADE_BY, TOPIC_ID, BaseFormat, Version, check_made, form_property
 from cdcd.mirror.base.part import Forms, Part, Place
 from cdcd.mirror.base.path import Path
@@ -20,7 +22,7 @@ from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.targets.evolution import check
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,25 @@ class KeptFolding(Folding):
     ) -> None:
         super().__init__(spark, format_, place, forms, bound)
         self.missing: tuple[int, int] | None = None
+
+    @abstractmethod
+    def attempt(self) -> Folded | None:
+        """Fold once. None: another commit came in between, or the table needs one more statement."""
+
+    def fold(self) -> KeptFolded:
+        """Fold until no other commit comes in between.
+
+        Raises:
+            OvertakenError: others committed at the same time, several times.
+            SourceError, SinkError, IncompatibleSchemaError: the table cannot be folded until a person acts.
+        """
+        place = self._place
+        try:
+            return KeptFolded(attempted(place, self.attempt), self.missing)
+        except IncompatibleSchemaError as error:
+            raise IncompatibleSchemaError(
+                place.table, f"{place.name}: {error.what}", begin_again(place.table)
+            ) from error
 
     def _read(self) -> tuple[Version | None, Position, str | None]:
         """Return the version of the table, its position, and Kafka's id of its topic. None: there is no table.

@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.core.errors import SinkError, SourceError
-from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import digest
 from cdcd.mirror.base.commit import Folded, attempted
 from cdcd.mirror.base.formats import STATES, BaseFormat
@@ -70,13 +69,7 @@ def fold_states(
         OvertakenError: others committed at the same time, several times.
         SourceError, SinkError, IncompatibleSchemaError: the table cannot be folded until a person acts.
     """
-    folding = _Folding(spark, format_, place, forms, bound)
-    try:
-        return KeptFolded(attempted(place, folding.attempt), folding.missing)
-    except IncompatibleSchemaError as error:
-        raise IncompatibleSchemaError(
-            place.table, f"{place.name}: {error.what}", begin_again(place.table)
-        ) from error
+    return _Folding(spark, format_, place, forms, bound).fold()
 
 
 @dataclass(frozen=True, slots=True)
