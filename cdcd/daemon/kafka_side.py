@@ -101,7 +101,7 @@ class KafkaSide:
         return found
 
     async def peek_before_sink(self) -> Checkpoint | None:
-        """Return the newest checkpoint; None if there is none, or no topic for it yet. Raises what `peek` raises."""
+        """Return the newest checkpoint. None: the topic has no checkpoint, or does not exist. Raises as `peek`."""
         topic = checkpoint_topic(self._config, self.calls.answer_s)
         return await self.calls.call(
             lambda: peek_at_start(topic, self.calls.giving_up, exists=False), anywhere=True

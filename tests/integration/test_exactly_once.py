@@ -424,7 +424,8 @@ def test_at_least_once_delivers_everything(
 def test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, kind: str
 ):
-    # GIVEN one transaction of 24 MB in so many Kafka transactions that also a slow test kills the daemon between two
+    # GIVEN one transaction of 24 MB, which takes many Kafka transactions, so that a slow test also kills the daemon
+    # between two of them
     dsn = database.dsn()
     database.execute(TABLE)
     process = daemon(

@@ -47,7 +47,7 @@ def test_each_partition_is_read_until_it_is_enough(broker: KafkaBroker, unique: 
 def test_the_last_records_of_all_partitions_are_read_whatever_is_left_of_each(
     broker: KafkaBroker, unique: str
 ):
-    # GIVEN many records, no record, and records of which the first are deleted
+    # GIVEN a partition with many records, an empty one, and one whose first records were deleted
     servers: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap_servers}
     create_topics(broker.bootstrap_servers, unique, partitions=3)
     producer = Producer(servers)
@@ -58,7 +58,7 @@ def test_the_last_records_of_all_partitions_are_read_whatever_is_left_of_each(
     admin = AdminClient(servers)
     (deleted,) = admin.delete_records([TopicPartition(unique, 2, 17)]).values()
     assert deleted.result(30).low_watermark == 17
-    # WHEN the last 16 are read, and those of a topic that is not there
+    # WHEN the last 16 records of each partition are read, of this topic and of one that does not exist
     found = list(read_last(servers, unique, [f"{unique}_none", unique], Last(16, 10, 30.0)))
     # THEN each partition has its last ones, in their order, and nothing else
     offsets = [[each.offset() for each in found if each.partition() == number] for number in range(3)]

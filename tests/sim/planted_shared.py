@@ -28,7 +28,7 @@ class FirstIdentifierStream(PlantedStream):
 
 
 class WholeTopics(TopicNames):
-    """Records of all tables have the name of the topic, so that nobody can tell whose they are."""
+    """All records have the name of the topic. So the engine cannot tell which table a record belongs to."""
 
     def share(self, schema: str, name: str) -> str:
         return self.table(schema, name)

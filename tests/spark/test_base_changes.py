@@ -1,4 +1,4 @@
-"""Changelogs that are folded from a log: each change once, as it was."""
+"""Changelogs that are folded from a log have each change once, with the values of its time."""
 
 import threading
 from dataclasses import replace

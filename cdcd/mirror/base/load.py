@@ -81,7 +81,7 @@ def load(loading: Loading, snapshot: Snapshot) -> Loaded:
     except CdcdError:
         raise
     except Exception as error:
-        # A format raises classes of Java as often as those of PySpark.
+        # A table format raises exceptions of Java (Py4JJavaError) as well as PySpark's own.
         raise raised_by_task(place.table, error) from error
     finally:
         changes.unpersist()
