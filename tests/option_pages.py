@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 from cdcd.tools.adopt.options import SECTIONS, TRANSFORMS, ByValue, Option
-from cdcd.tools.adopt.verdicts import Kind, Verdict
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind
 
 _SAMPLES: Final = ("1", "true", "text", "public.orders:id")
 
@@ -80,7 +80,7 @@ def _sample(option: Option) -> Verdict:
     for value in (option.default or "", *_SAMPLES):
         with suppress(ValueError):
             found = option.judge(option.name, value)
-            if value or found.kind is not Kind.SAME:
+            if value or found.kind is not VerdictKind.SAME:
                 return found
     raise AssertionError(f"{option.name} takes no sample")
 

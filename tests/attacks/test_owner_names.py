@@ -29,7 +29,7 @@ from cdcd.telemetry.html_page import html_page
 from cdcd.telemetry.logs import configure_logging
 from cdcd.telemetry.metrics import registry_for
 from cdcd.telemetry.state import Telemetry
-from cdcd.tools.operations.change_lines import Seen, as_json
+from cdcd.tools.operations.change_lines import ReadRecord, as_json
 from cdcd.tools.operations.top import DaemonAnswer
 from cdcd.tools.operations.top import lines as top_lines
 from tests.attacks.checkpoints import cases
@@ -224,7 +224,7 @@ def in_said(name: str) -> str:
 def in_tail(name: str) -> str:
     @click.command()
     def command() -> None:
-        say(as_json(Seen("t", b"1", json.dumps({"a": name}, ensure_ascii=False).encode(), (), 0, 0)))
+        say(as_json(ReadRecord("t", b"1", json.dumps({"a": name}, ensure_ascii=False).encode(), (), 0, 0)))
 
     return CliRunner().invoke(command).output
 

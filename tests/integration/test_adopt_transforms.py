@@ -10,7 +10,7 @@ from cdcd.adapters.postgres.connection import connect, parse_dsn
 from cdcd.adapters.postgres.slot import create_slot_by_sql
 from cdcd.tools.adopt import settings
 from cdcd.tools.adopt.adoption import adopt, look_at_database
-from cdcd.tools.adopt.verdicts import Kind
+from cdcd.tools.adopt.verdicts import VerdictKind
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
@@ -55,10 +55,10 @@ def test_keys_types_and_todays_tables_decide_what_is_written(database: Database)
         each.name.split(".")[1]: each.verdict.kind for each in found.findings if each.name.endswith(".type")
     }
     # THEN numbers are not masked, and a column of a key is not renamed; secrets, which nobody captures, do not count
-    assert kinds["a"] is Kind.SAME
-    assert (kinds["b"], kinds["c"]) == (Kind.DIFFERENT, Kind.IMPOSSIBLE)
+    assert kinds["a"] is VerdictKind.SAME
+    assert (kinds["b"], kinds["c"]) == (VerdictKind.DIFFERENT, VerdictKind.IMPOSSIBLE)
     # The predicate of the last transform sees the topic that the router gave, so it selects no table.
-    assert (kinds["e"], kinds["g"]) == (Kind.IMPOSSIBLE, Kind.IRRELEVANT)
+    assert (kinds["e"], kinds["g"]) == (VerdictKind.IMPOSSIBLE, VerdictKind.IRRELEVANT)
     # AND what is written is what cdcd takes
     written = yaml.safe_load(settings.as_text(found.settings, ()))
     assert written["columns"] == {"exclude": ["public.orders.mood"], "mask": {"*.*.email": "x"}}

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from cdcd.adapters.recording.redacted_values import ColumnModes
 from cdcd.adapters.recording.segments import list_segments
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.tools.operations.change_lines import Seen, as_json
+from cdcd.tools.operations.change_lines import ReadRecord, as_json
 from cdcd.tools.operations.replay import Range, redact, replay
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
@@ -52,7 +52,7 @@ def topic_records(servers: str, prefix: str) -> dict[str, list[str]]:
                 error = message.error()
                 if error is None:
                     topic = str(message.topic())
-                    found[topic].append(as_json(Seen(topic, message.key(), message.value())))
+                    found[topic].append(as_json(ReadRecord(topic, message.key(), message.value())))
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
                     open_topics.discard(message.topic())

@@ -11,9 +11,9 @@ from cdcd.adapters.kafka.transaction_state import (
     REOPEN_PLAIN,
     SEND_WHOLE,
     Action,
-    Event,
-    State,
+    SinkState,
     Step,
+    TransactionEvent,
     Transitions,
 )
 from cdcd.core.engine.checkpoint import Checkpoint
@@ -27,8 +27,8 @@ class KeepsTheProducer(Sink):
 
     exactly: ClassVar[Transitions] = {
         (state, event): (state, Action((Step.PAUSE, Step.BEGIN, Step.NOTE, Step.HAND_OVER, Step.COMMIT)))
-        for state in (State.WHOLE,)
-        for event in (Event.SILENT, Event.FAILED)
+        for state in (SinkState.WHOLE,)
+        for event in (TransactionEvent.SILENT, TransactionEvent.FAILED)
     }
 
     def _begin(self) -> Iterator[None]:
@@ -41,8 +41,8 @@ class TakesUnknownForFailed(Sink):
     """Delivers again without a look at the checkpoint."""
 
     exactly: ClassVar[Transitions] = {
-        (State.REOPENING, found): (State.READY, DELIVER)
-        for found in (Event.DELIVERED, Event.CHANGED, Event.UNCHANGED)
+        (SinkState.REOPENING, found): (SinkState.READY, DELIVER)
+        for found in (TransactionEvent.DELIVERED, TransactionEvent.CHANGED, TransactionEvent.UNCHANGED)
     }
 
 
@@ -79,9 +79,9 @@ class DoesNotFence(Sink):
     """Takes over without shutting out the producer before it."""
 
     exactly: ClassVar[Transitions] = {
-        (State.CLOSED, Event.OPEN): (State.OPENING, OPEN_PLAIN),
-        (State.WHOLE, Event.SILENT): (State.REOPENING, REOPEN_PLAIN),
-        (State.WHOLE, Event.FAILED): (State.REOPENING, REOPEN_PLAIN),
+        (SinkState.CLOSED, TransactionEvent.OPEN): (SinkState.OPENING, OPEN_PLAIN),
+        (SinkState.WHOLE, TransactionEvent.SILENT): (SinkState.REOPENING, REOPEN_PLAIN),
+        (SinkState.WHOLE, TransactionEvent.FAILED): (SinkState.REOPENING, REOPEN_PLAIN),
     }
 
 
@@ -89,8 +89,8 @@ class WritesTheCheckpointFirst(Sink):
     """The checkpoint in a transaction of its own, before that of the records."""
 
     exactly: ClassVar[Transitions] = {
-        (State.READY, Event.LAST): (
-            State.WHOLE,
+        (SinkState.READY, TransactionEvent.LAST): (
+            SinkState.WHOLE,
             Action((Step.BEGIN, Step.NOTE, Step.COMMIT, Step.BEGIN, Step.HAND_OVER, Step.COMMIT)),
         )
     }
@@ -100,9 +100,15 @@ class CommitsParts(Sink):
     """A part of a larger transaction is committed by itself."""
 
     exactly: ClassVar[Transitions] = {
-        (State.READY, Event.PART): (State.FIRST, Action((Step.BEGIN, Step.HAND_OVER, Step.COMMIT))),
-        (State.OPEN, Event.PART): (State.LATER, Action((Step.BEGIN, Step.HAND_OVER, Step.COMMIT))),
-        (State.OPEN, Event.LAST): (State.LAST, SEND_WHOLE),
+        (SinkState.READY, TransactionEvent.PART): (
+            SinkState.FIRST,
+            Action((Step.BEGIN, Step.HAND_OVER, Step.COMMIT)),
+        ),
+        (SinkState.OPEN, TransactionEvent.PART): (
+            SinkState.LATER,
+            Action((Step.BEGIN, Step.HAND_OVER, Step.COMMIT)),
+        ),
+        (SinkState.OPEN, TransactionEvent.LAST): (SinkState.LAST, SEND_WHOLE),
     }
 
 
@@ -110,9 +116,9 @@ class SendsTheLastPartAgain(Sink):
     """After a failure behind a part that was let go, only what is in hand is sent again."""
 
     exactly: ClassVar[Transitions] = {
-        (state, event): (State.REOPENING, REOPEN)
-        for state in (State.LATER, State.LAST)
-        for event in (Event.SILENT, Event.FAILED)
+        (state, event): (SinkState.REOPENING, REOPEN)
+        for state in (SinkState.LATER, SinkState.LAST)
+        for event in (TransactionEvent.SILENT, TransactionEvent.FAILED)
     }
 
 
@@ -120,8 +126,8 @@ class ForgetsTheFirstPart(Sink):
     """The records of the first part are forgotten as the producer takes them, though they may be sent again."""
 
     exactly: ClassVar[Transitions] = {
-        (State.READY, Event.PART): (
-            State.FIRST,
+        (SinkState.READY, TransactionEvent.PART): (
+            SinkState.FIRST,
             Action((Step.LEASE, Step.BEGIN, Step.GIVE_AWAY, Step.RELEASE)),
         )
     }
@@ -131,6 +137,6 @@ class NotesFirstAtLeastOnce(Sink):
     """Without Kafka transactions: the checkpoint goes before the records that it covers."""
 
     at_least: ClassVar[Transitions] = {
-        (State.READY, Event.LAST): (State.WHOLE, Action((Step.NOTE, Step.FLUSH))),
-        (State.WHOLE, Event.DONE): (State.NOTING, Action((Step.HAND_OVER, Step.FLUSH))),
+        (SinkState.READY, TransactionEvent.LAST): (SinkState.WHOLE, Action((Step.NOTE, Step.FLUSH))),
+        (SinkState.WHOLE, TransactionEvent.DONE): (SinkState.NOTING, Action((Step.HAND_OVER, Step.FLUSH))),
     }

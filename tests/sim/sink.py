@@ -12,8 +12,8 @@ from cdcd.adapters.kafka.transaction_state import (
     EXACTLY_ONCE,
     Action,
     CallEnd,
-    Event,
     Step,
+    TransactionEvent,
     TransactionState,
     Transitions,
     error_of,
@@ -156,25 +156,27 @@ class Sink:
             event = yield from self._attempt(action)
             if action.end is not None:
                 break
-            action = self._state.done(self._found) if event is Event.DONE else self._state.failed(event)
+            action = (
+                self._state.done(self._found) if event is TransactionEvent.DONE else self._state.failed(event)
+            )
         failure, self._failure = self._failure, None
         if action.end is not CallEnd.RETURN:
             raise error_of(action.end, failure)
 
-    def _attempt(self, action: Action) -> Generator[None, None, Event]:
+    def _attempt(self, action: Action) -> Generator[None, None, TransactionEvent]:
         try:
             for step in action.steps:
                 yield from STEPS[step](self)
         except CdcdError as error:
             self._failure = error
-            return Event.REFUSED
+            return TransactionEvent.REFUSED
         except EpochFencedError:
             self._failure = FencedError("another producer has this transactional.id")
             return event_of(self._failure)
         except BrokerError as error:
             self._failure = TransientError(AWAY)
             return event_of(self._failure, silent=isinstance(error, BrokerSilentError))
-        return Event.DONE
+        return TransactionEvent.DONE
 
     def _prove(self) -> Iterator[None]:
         self._prove_ownership()

@@ -11,7 +11,14 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.adapters.kafka import producer, sink
-from cdcd.adapters.kafka.transaction_state import EXACTLY_ONCE, Action, Event, State, Step, Transitions
+from cdcd.adapters.kafka.transaction_state import (
+    EXACTLY_ONCE,
+    Action,
+    SinkState,
+    Step,
+    TransactionEvent,
+    Transitions,
+)
 from cdcd.core.engine import building
 from cdcd.core.engine.building import build_engine
 from cdcd.core.engine.engine import Engine
@@ -98,8 +105,8 @@ IMPATIENT: Final[Mapping[str, int]] = MappingProxyType({**PARTS, "timeout_s": 3}
 STREAMED: Final = 0.3
 
 FORGOTTEN: Final[Transitions] = {
-    (State.READY, Event.LAST): (
-        State.WHOLE,
+    (SinkState.READY, TransactionEvent.LAST): (
+        SinkState.WHOLE,
         Action((Step.LEASE, Step.BEGIN, Step.HAND_OVER, Step.COMMIT)),
     )
 }

@@ -42,8 +42,8 @@ from cdcd.adapters.kafka.transaction_state import (
     EXACTLY_ONCE,
     Action,
     CallEnd,
-    Event,
     Step,
+    TransactionEvent,
     TransactionState,
     error_of,
     event_of,
@@ -191,24 +191,26 @@ class Sink:
             event = self._attempt(action)
             if action.end is not None:
                 break
-            action = self._state.done(self._found) if event is Event.DONE else self._state.failed(event)
+            action = (
+                self._state.done(self._found) if event is TransactionEvent.DONE else self._state.failed(event)
+            )
         failure, cause = self._failure, self._cause
         self._failure = self._cause = None
         if action.end is not CallEnd.RETURN:
             raise error_of(action.end, failure) from cause
 
-    def _attempt(self, action: Action) -> Event:
+    def _attempt(self, action: Action) -> TransactionEvent:
         """Carry out the steps of an action. Returns the resulting event."""
         try:
             for step in action.steps:
                 self._steps[step]()
         except _StoppedError:
-            return Event.STOPPED
+            return TransactionEvent.STOPPED
         except CdcdError as error:
             # The error is not Kafka's: the lock is lost, cdcd did not write the checkpoint, or a file cannot be
             # written.
             self._failure, self._cause = error, error.__cause__
-            return Event.REFUSED
+            return TransactionEvent.REFUSED
         except KafkaException as error:
             self._failures.await_cause(error, self._producer)
             self._failure = self._mapped(error)
@@ -217,7 +219,7 @@ class Sink:
             too_large = failed is not None and failed.is_too_large
             silent = isinstance(error, SilentError) and self._credentials_hold()
             return event_of(self._failure, too_large=too_large, silent=silent)
-        return Event.DONE
+        return TransactionEvent.DONE
 
     # Creating a producer.
 

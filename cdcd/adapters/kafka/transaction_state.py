@@ -34,7 +34,7 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import CdcdError, FatalError, FencedError, TransientError
 
 
-class State(Enum):
+class SinkState(Enum):
     """What holds between two actions, or what the current action does."""
 
     CLOSED = "there is no producer"
@@ -53,7 +53,7 @@ class State(Enum):
     REOPENING = "a new producer replaces one that failed, while a batch is to be sent"
 
 
-class Event(Enum):
+class TransactionEvent(Enum):
     """Outcome of an action, or call of the caller."""
 
     OPEN = "open was called"
@@ -122,9 +122,9 @@ DELIVER: Final = Action()
 
 RETURN: Final = Action(end=CallEnd.RETURN)
 
-Transitions = Mapping[tuple[State, Event], tuple[State, Action]]
+Transitions = Mapping[tuple[SinkState, TransactionEvent], tuple[SinkState, Action]]
 
-S, E = State, Event
+S, E = SinkState, TransactionEvent
 
 # Actions and transitions for exactly once.
 
@@ -285,7 +285,7 @@ AT_LEAST_ONCE: Final[Transitions] = {
 }
 
 
-_UNANSWERED: Final = (Event.SILENT, Event.FAILED)
+_UNANSWERED: Final = (TransactionEvent.SILENT, TransactionEvent.FAILED)
 
 
 class TransactionState:
@@ -300,18 +300,18 @@ class TransactionState:
     """
 
     def __init__(self, transitions: Transitions) -> None:
-        self.state = State.CLOSED
+        self.state = SinkState.CLOSED
         self.committed: Checkpoint | None = None
         self.outcome_unknown = False
         self._transitions = transitions
         self._action = RETURN
         self._checkpoint: Checkpoint | None = None
-        self._given = Event.LAST
+        self._given = TransactionEvent.LAST
 
     def open(self) -> Action:
         """Return the action that fences all other writers and reads the checkpoint to resume from."""
         self._checkpoint = None
-        return self._take(Event.OPEN)
+        return self._take(TransactionEvent.OPEN)
 
     def deliver(self, checkpoint: Checkpoint, *, closes: bool) -> Action:
         """Return the action that sends a batch, which `checkpoint` covers.
@@ -319,12 +319,12 @@ class TransactionState:
         For a batch that does not close its transaction, only the checkpoint's epoch is used.
         """
         self._checkpoint = checkpoint
-        self._given = Event.LAST if closes else Event.PART
+        self._given = TransactionEvent.LAST if closes else TransactionEvent.PART
         return self._take(self._given)
 
     def close(self) -> Action:
         """Return the action that discards everything uncommitted."""
-        return self._take(Event.CLOSE)
+        return self._take(TransactionEvent.CLOSE)
 
     def done(self, found: Checkpoint | None = None) -> Action:
         """Return the next action after every step of the last action was carried out.
@@ -336,33 +336,33 @@ class TransactionState:
             event = self._judge(found)
             self.committed = found
             # A producer that is kept may send its request again, so the checkpoint that was read is not final.
-            self.outcome_unknown &= self.state is State.HELD_NOTE
+            self.outcome_unknown &= self.state is SinkState.HELD_NOTE
             return self._take(event)
-        if Step.NOTE in steps or self.state is State.NOTING:
+        if Step.NOTE in steps or self.state is SinkState.NOTING:
             self.committed = self._checkpoint
             self.outcome_unknown = False
-        return self._take(Event.DONE)
+        return self._take(TransactionEvent.DONE)
 
-    def failed(self, event: Event) -> Action:
+    def failed(self, event: TransactionEvent) -> Action:
         """Return the next action after a step failed and the steps after it were not begun.
 
         `event` comes from `event_of`.
         """
-        if event in _UNANSWERED and (Step.NOTE in self._action.steps or self.state is State.NOTING):
+        if event in _UNANSWERED and (Step.NOTE in self._action.steps or self.state is SinkState.NOTING):
             self.outcome_unknown = True
         return self._take(event)
 
-    def _judge(self, found: Checkpoint | None) -> Event:
+    def _judge(self, found: Checkpoint | None) -> TransactionEvent:
         ours = self._checkpoint
         if ours is None:
-            return Event.DONE
-        if _is_same(found, ours) and self._given is Event.LAST:
-            return Event.DELIVERED
+            return TransactionEvent.DONE
+        if _is_same(found, ours) and self._given is TransactionEvent.LAST:
+            return TransactionEvent.DELIVERED
         if found is not None and found.epoch > ours.epoch:
-            return Event.SUPERSEDED
-        return Event.UNCHANGED if _is_same(found, self.committed) else Event.CHANGED
+            return TransactionEvent.SUPERSEDED
+        return TransactionEvent.UNCHANGED if _is_same(found, self.committed) else TransactionEvent.CHANGED
 
-    def _take(self, event: Event) -> Action:
+    def _take(self, event: TransactionEvent) -> Action:
         before = self.state
         assert (before, event) in self._transitions, f"{event} in {before}"
         self.state, self._action = self._transitions[before, event]
@@ -371,13 +371,13 @@ class TransactionState:
         return self._action
 
 
-def event_of(failure: CdcdError, *, too_large: bool = False, silent: bool = False) -> Event:
+def event_of(failure: CdcdError, *, too_large: bool = False, silent: bool = False) -> TransactionEvent:
     """Return the event of a failure. `too_large`: the broker refused a size. `silent`: no answer arrived in time."""
     if too_large:
-        return Event.TOO_LARGE
+        return TransactionEvent.TOO_LARGE
     if isinstance(failure, FatalError):
-        return Event.REFUSED
-    return Event.SILENT if silent else Event.FAILED
+        return TransactionEvent.REFUSED
+    return TransactionEvent.SILENT if silent else TransactionEvent.FAILED
 
 
 def error_of(end: CallEnd, failure: CdcdError | None) -> CdcdError:

@@ -223,7 +223,7 @@ IDENTITIES: Final = {"d": "default", "n": "nothing", "f": "full", "i": "index"}
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedRelation:
     """A table's description at one position of the stream: the message, its columns, and the key of its records."""
 
     relation: Relation
@@ -259,7 +259,7 @@ class RelationDifferences:
         return not (some or self.key is not None or self.former_name or self.replica_identity)
 
 
-def differences(before: Described, after: Described) -> RelationDifferences:
+def differences(before: DescribedRelation, after: DescribedRelation) -> RelationDifferences:
     """Return the differences of `after` from `before`, two descriptions of one table."""
     former = _partners(after.columns, before.columns)
     renamed, retyped = {}, {}

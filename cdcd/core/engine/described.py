@@ -13,11 +13,11 @@ from typing import Final
 from cdcd.core.catalog.relations import (
     TENTATIVE,
     UNKNOWN_PLACE,
+    DescribedRelation,
     TableDescription,
     TypeDescription,
     differences,
 )
-from cdcd.core.catalog.relations import Described as Known
 from cdcd.core.engine.actions import Describe
 from cdcd.core.engine.fates import BELONGS, NAME, Fates, fault_of
 from cdcd.core.engine.incremental import Incremental
@@ -188,7 +188,7 @@ class DescribedRelations:
             # faults of the description are also handled at the first event.
             return
 
-    def _tell_changes(self, before: Known, relation: Relation) -> None:
+    def _tell_changes(self, before: DescribedRelation, relation: Relation) -> None:
         """Report what a new description of a table has changed, if anything."""
         after = self._encoder.tables.description(relation.oid)
         assert after is not None

@@ -25,7 +25,7 @@ from cdcd.tools.adopt.connect_api import Connector, read_file
 from cdcd.tools.adopt.database import Narrowing, captured, narrowing, own_publication, read_known
 from cdcd.tools.adopt.judging import (
     OVERRIDE,
-    Finding,
+    OptionFinding,
     is_of_transforms,
     judge,
     with_present_names,
@@ -37,7 +37,7 @@ from cdcd.tools.adopt.references import References
 from cdcd.tools.adopt.settings import Settings
 from cdcd.tools.adopt.tables import OPTIONS, Choice, Lists, choose, read_lists
 from cdcd.tools.adopt.transforms import routing_columns
-from cdcd.tools.adopt.verdicts import Kind, Verdict
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind
 from cdcd.tools.operations.first_files import write
 
 _NAMED_MAX: Final = 5
@@ -47,7 +47,7 @@ _KAFKA_S: Final = 10.0
 FOUND: Final = 10
 """The exit code if an option is impossible or unknown (`errors.EXIT_CODES`)."""
 
-BLOCKING: Final = (Kind.IMPOSSIBLE, Kind.UNKNOWN)
+BLOCKING: Final = (VerdictKind.IMPOSSIBLE, VerdictKind.UNKNOWN)
 """Kinds of findings that a person must accept by name before a takeover."""
 
 
@@ -84,7 +84,7 @@ class Adoption:
         connector_slot: the slot that the connector reads. cdcd reads another one if it cannot read this slot.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[OptionFinding, ...]
     settings: settings.Settings
     config: Config
     references: References
@@ -94,7 +94,7 @@ class Adoption:
     draft: Settings
     connector_slot: str
 
-    def of(self, *kinds: Kind) -> list[Finding]:
+    def of(self, *kinds: VerdictKind) -> list[OptionFinding]:
         return [finding for finding in self.findings if finding.verdict.kind in kinds]
 
     @property
@@ -221,15 +221,15 @@ def adopt(
     )
 
 
-def keys_of(findings: Sequence[Finding]) -> dict[str, object]:
+def keys_of(findings: Sequence[OptionFinding]) -> dict[str, object]:
     """The keys of the findings. Transforms come last, because they change what the connector has made."""
     ordered = sorted(findings, key=is_of_transforms)
     return settings.merged([finding.verdict.keys for finding in ordered])
 
 
 def _that_fit(
-    findings: Sequence[Finding], extra: Mapping[str, object], references: References, file: str
-) -> list[Finding]:
+    findings: Sequence[OptionFinding], extra: Mapping[str, object], references: References, file: str
+) -> list[OptionFinding]:
     """The findings, in which transforms have no keys if cdcd refuses these beside the others."""
     try:
         settings.checked(settings.nested({**keys_of(findings), **extra}), references, file)
@@ -239,7 +239,7 @@ def _that_fit(
             f"hand, and accept this option."
         )
         return [
-            replace(finding, verdict=Verdict(Kind.IMPOSSIBLE, why))
+            replace(finding, verdict=Verdict(VerdictKind.IMPOSSIBLE, why))
             if is_of_transforms(finding) and finding.verdict.keys
             else finding
             for finding in findings
@@ -316,8 +316,8 @@ def _topics(config: Config) -> frozenset[str]:
 
 
 def _with_tables(
-    findings: Sequence[Finding], lists: Lists, choice: Choice, options: Mapping[str, str]
-) -> list[Finding]:
+    findings: Sequence[OptionFinding], lists: Lists, choice: Choice, options: Mapping[str, str]
+) -> list[OptionFinding]:
     """The findings, in which the lists of tables have the verdict of their choice."""
     verdict = _tables_verdict(lists, choice)
     return [
@@ -331,13 +331,13 @@ def _with_tables(
 def _tables_verdict(lists: Lists, choice: Choice) -> Verdict:
     if lists.unreadable:
         return Verdict(
-            Kind.IMPOSSIBLE,
+            VerdictKind.IMPOSSIBLE,
             f"Only Java reads {_listed(lists.unreadable)}. Name the tables in postgres.tables, and check that the "
             f"publication has no other tables.",
         )
     if choice.patterns is None:
         return Verdict(
-            Kind.UNKNOWN,
+            VerdictKind.UNKNOWN,
             "The database has no table that the connector captures."
             if choice.is_checked
             else "It cannot be translated without the database. Run this where the database can be reached, without "
@@ -347,24 +347,24 @@ def _tables_verdict(lists: Lists, choice: Choice) -> Verdict:
     shown = _listed(choice.patterns) or "all tables"
     if choice.excluded:
         return Verdict(
-            Kind.DIFFERENT,
+            VerdictKind.DIFFERENT,
             f"postgres.tables: {shown}; tables.exclude: {_listed(choice.excluded)}. Not compared with the database: "
             f"the patterns may match other tables if names differ only in case or have a point.",
             {**keys, "tables.exclude": list(choice.excluded)},
         )
     if choice.is_exact and choice.is_checked:
         return Verdict(
-            Kind.SAME, f"postgres.tables: {shown}. Both select the same tables of the database.", keys
+            VerdictKind.SAME, f"postgres.tables: {shown}. Both select the same tables of the database.", keys
         )
     if choice.is_exact:
         return Verdict(
-            Kind.DIFFERENT,
+            VerdictKind.DIFFERENT,
             f"postgres.tables: {shown}. Not compared with the database: the patterns may match other tables if names "
             f"differ only in case or have a point.",
             keys,
         )
     return Verdict(
-        Kind.DIFFERENT,
+        VerdictKind.DIFFERENT,
         f"postgres.tables: {shown}. No pattern matches the same tables, so this is the list of the present tables. "
         f"Add later tables to the publication.",
         keys,
@@ -384,19 +384,19 @@ def _narrowed(pipeline: str, database: Database, lists: Lists) -> Narrowing | No
 
 
 def _with_publication(
-    finding: Finding, database: Database | None, narrowed: Narrowing | None, lists: Lists
-) -> Finding:
+    finding: OptionFinding, database: Database | None, narrowed: Narrowing | None, lists: Lists
+) -> OptionFinding:
     """The finding of publication.name, with what the database has."""
     if database is None:
         why = "Not compared with the database. cdcd delivers all tables of the publication: check that the connector "
         "leaves no table out."
-        verdict = Verdict(Kind.DIFFERENT, why, finding.verdict.keys)
+        verdict = Verdict(VerdictKind.DIFFERENT, why, finding.verdict.keys)
         return replace(finding, verdict=verdict) if lists.given else finding
     if database.publication is None:
         return replace(
             finding,
             verdict=Verdict(
-                Kind.UNKNOWN,
+                VerdictKind.UNKNOWN,
                 "There is no such publication. A slot sends nothing for a publication that is created later. Check "
                 "whether the connector runs.",
                 finding.verdict.keys,
@@ -408,7 +408,7 @@ def _with_publication(
     return replace(
         finding,
         verdict=Verdict(
-            Kind.DIFFERENT,
+            VerdictKind.DIFFERENT,
             f"It also has {count} {'table' if count == 1 else 'tables'} that the connector leaves out "
             f"({_listed(narrowed.left_out)}), and cdcd delivers all tables of its publication. cdcd reads publication "
             f"{narrowed.name} instead, which --takeover creates while the connector runs.",

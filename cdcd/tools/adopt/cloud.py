@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cdcd.tools.adopt.judging import Finding
+from cdcd.tools.adopt.judging import OptionFinding
 from cdcd.tools.adopt.references import References
-from cdcd.tools.adopt.verdicts import Kind, Verdict
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind
 
 CLASSES: Final = frozenset({"postgrescdcsource", "postgrescdcsourcev2"})
 
@@ -54,7 +54,7 @@ def of_cloud(options: Mapping[str, str]) -> dict[str, str]:
 _REGISTERED: Final = ("avro", "protobuf", "json_registry")
 
 
-def with_registry(findings: Sequence[Finding], references: References) -> list[Finding]:
+def with_registry(findings: Sequence[OptionFinding], references: References) -> list[OptionFinding]:
     """The findings, with a variable for the address of the registry if a format needs one that no option names."""
     if any("registry.url" in finding.verdict.keys for finding in findings):
         return list(findings)
@@ -66,7 +66,7 @@ def with_registry(findings: Sequence[Finding], references: References) -> list[F
         replace(
             finding,
             verdict=Verdict(
-                Kind.DIFFERENT,
+                VerdictKind.DIFFERENT,
                 f"{finding.verdict.why} No option names the registry: set the variable {url[2:-1]} to its URL.",
                 {**finding.verdict.keys, "registry.url": url},
             ),

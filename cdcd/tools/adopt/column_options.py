@@ -21,7 +21,7 @@ from cdcd.tools.adopt.tables import (
     quoted,
     split_list,
 )
-from cdcd.tools.adopt.verdicts import Kind, Verdict, lacks
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind, lacks
 
 _EXCLUDE: Final = "column.exclude.list"
 _INCLUDE: Final = "column.include.list"
@@ -68,12 +68,12 @@ def of_columns(name: str, value: str, known: Known, found: Verdict) -> Verdict:
     patterns = _patterns(expressions)
     if known is None and patterns is None:
         return Verdict(
-            Kind.UNKNOWN,
+            VerdictKind.UNKNOWN,
             "No pattern matches the same columns, and the database was not asked. Run the command where the database "
             "can be reached.",
         )
     if name == _INCLUDE and known is None:
-        return Verdict(Kind.UNKNOWN, _NO_COLUMN)
+        return Verdict(VerdictKind.UNKNOWN, _NO_COLUMN)
     notes = [_NOT_COMPARED] if known is None else []
     meant = _meant(expressions, known or ())
     if known is not None and (patterns is None or _chosen(patterns, known) != meant):
@@ -101,7 +101,7 @@ def _written(name: str, length: int | None, patterns: Sequence[str], notes: Sequ
     else:
         keys = {"columns.truncate": dict.fromkeys(patterns, length)}
         said = [_MASKS if name.startswith("column.mask.") else _CHARACTERS, *notes]
-    kind = Kind.DIFFERENT if said else Kind.SAME
+    kind = VerdictKind.DIFFERENT if said else VerdictKind.SAME
     return Verdict(kind, " ".join([f"{', '.join(keys)}.", *said]), keys if patterns else {})
 
 

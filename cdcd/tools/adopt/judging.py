@@ -18,7 +18,7 @@ from cdcd.tools.adopt.reach import Known
 from cdcd.tools.adopt.references import References, has_placeholder
 from cdcd.tools.adopt.transforms import Judged, judge_transforms, of_option
 from cdcd.tools.adopt.transforms_topics import AVRO_CONVERTER
-from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, same
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind, differs, lacks, same
 
 _CLOUDEVENTS: Final = "io.debezium.converters.cloudeventsconverter"
 _CONVERTERS: Final = {
@@ -52,12 +52,14 @@ def of_converter(name: str, options: Mapping[str, str], found: Verdict) -> Verdi
     kind = _OF.get(name, "events")
     is_foreign = kind != "events" and kind not in _CONVERTERS.get(converter, ())
     if converter and (is_foreign or (rest in _OF_JSON and converter in _CONVERTERS)):
-        found = Verdict(Kind.IRRELEVANT, f"{part}.converter does not have this option.")
+        found = Verdict(VerdictKind.IRRELEVANT, f"{part}.converter does not have this option.")
     if rest == _DECIMALS:
         if converter and ".json." not in converter:
-            found = Verdict(Kind.IRRELEVANT, f"{part}.converter does not have this option.")
+            found = Verdict(VerdictKind.IRRELEVANT, f"{part}.converter does not have this option.")
         elif options.get("decimal.handling.mode", "precise").strip().lower() != "precise":
-            found = Verdict(Kind.IRRELEVANT, "decimal.handling.mode leaves no decimals to this option.")
+            found = Verdict(
+                VerdictKind.IRRELEVANT, "decimal.handling.mode leaves no decimals to this option."
+            )
     return _of_events(name, options, found)
 
 
@@ -79,13 +81,13 @@ def has_effect(name: str, options: Mapping[str, str]) -> bool:
 def _of_events(name: str, options: Mapping[str, str], found: Verdict) -> Verdict:
     """The verdict on an option of CloudEventsConverter, if the connector has the converter."""
     if name == f"{_AT}schemas.enable" and _has_events(options):
-        return Verdict(Kind.IRRELEVANT, "value.converter does not have this option.")
+        return Verdict(VerdictKind.IRRELEVANT, "value.converter does not have this option.")
     if _OF.get(name) != "events":
         return found
     if options.get("value.converter") and not _has_events(options):
-        return Verdict(Kind.IRRELEVANT, "value.converter does not have this option.")
+        return Verdict(VerdictKind.IRRELEVANT, "value.converter does not have this option.")
     if _is_of_other_data(name, options):
-        return Verdict(Kind.IRRELEVANT, f"This option does not apply to the data format in {_DATA}.")
+        return Verdict(VerdictKind.IRRELEVANT, f"This option does not apply to the data format in {_DATA}.")
     return found
 
 
@@ -118,11 +120,11 @@ def of_heartbeat(name: str, options: Mapping[str, str], found: Verdict) -> Verdi
     if name not in {_QUERY, _PREFIX, _NAME} or not options.get(name, "").strip():
         return found
     if options.get(_INTERVAL, "0").strip() in _OFF:
-        return Verdict(Kind.IRRELEVANT, f"Without {_INTERVAL} there are no heartbeats.")
+        return Verdict(VerdictKind.IRRELEVANT, f"Without {_INTERVAL} there are no heartbeats.")
     if name != _PREFIX:
         return found
     if options.get(_NAME, "").strip():
-        return Verdict(Kind.IRRELEVANT, f"{_NAME} names the topic.")
+        return Verdict(VerdictKind.IRRELEVANT, f"{_NAME} names the topic.")
     prefix, begins = options.get("topic.prefix", "").strip(), options.get(_PREFIX, _USUAL).strip()
     if begins == _USUAL or has_placeholder(prefix) or has_placeholder(begins):
         return found
@@ -146,7 +148,7 @@ def of_overrides(name: str, options: Mapping[str, str], found: Verdict) -> Verdi
     if table == name:
         return found
     if table not in map(str.strip, options.get(_OVERRIDES, "").split(",")):
-        return Verdict(Kind.IRRELEVANT, f"{_OVERRIDES} does not name the table.")
+        return Verdict(VerdictKind.IRRELEVANT, f"{_OVERRIDES} does not name the table.")
     query = _query_of_chunks(table, options[name].strip().rstrip(";"))
     if query is None:
         return found
@@ -185,7 +187,7 @@ _SHOWN_MAX: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class OptionFinding:
     """What becomes of one option.
 
     Attributes:
@@ -245,7 +247,7 @@ def judge(
     references: References,
     known: Known = None,
     existing: frozenset[str] = frozenset(),
-) -> list[Finding]:
+) -> list[OptionFinding]:
     """The findings, in the order of the tables; what no table has comes last.
 
     Args:
@@ -264,12 +266,14 @@ def judge(
     return _agreed([finding for _, finding in ordered])
 
 
-def is_of_transforms(finding: Finding) -> bool:
+def is_of_transforms(finding: OptionFinding) -> bool:
     """Whether the option is one of the connector's transforms."""
     return finding.name.partition(".")[0] == "transforms"
 
 
-def _with_others(finding: Finding, options: Mapping[str, str], transforms: Judged, known: Known) -> Finding:
+def _with_others(
+    finding: OptionFinding, options: Mapping[str, str], transforms: Judged, known: Known
+) -> OptionFinding:
     """The finding, as other options of the connector change it."""
     if is_of_transforms(finding):
         verdict = of_option(finding.name, transforms, finding.verdict)
@@ -291,7 +295,7 @@ _AS_THEY_ARE: Final = (
 """Converters that write a text or bytes without anything around them, in lower case."""
 
 
-def _of_event_converter(finding: Finding, options: Mapping[str, str]) -> Verdict:
+def _of_event_converter(finding: OptionFinding, options: Mapping[str, str]) -> Verdict:
     """The verdict on a converter of a connector whose records are all events of an outbox.
 
     cdcd writes PostgreSQL's text of key and payload, or the bytes of a bytea.
@@ -306,7 +310,7 @@ def _of_event_converter(finding: Finding, options: Mapping[str, str]) -> Verdict
             else "The value of an event is in Avro (outbox.tables: payload_form). cdcd does not publish a payload that "
             "has no schema, where Debezium writes its text or fails (docs/outbox.md)."
         )
-        return replace(finding.verdict, kind=Kind.DIFFERENT, why=also)
+        return replace(finding.verdict, kind=VerdictKind.DIFFERENT, why=also)
     is_json = converter == "org.apache.kafka.connect.json.jsonconverter"
     if is_json and part == "key":
         return differs(
@@ -322,7 +326,7 @@ def _of_event_converter(finding: Finding, options: Mapping[str, str]) -> Verdict
     return finding.verdict
 
 
-def _agreed(findings: list[Finding]) -> list[Finding]:
+def _agreed(findings: list[OptionFinding]) -> list[OptionFinding]:
     """The findings, where cdcd has one registry for keys and values: two different ones are refused."""
     values = {
         key: value
@@ -330,7 +334,7 @@ def _agreed(findings: list[Finding]) -> list[Finding]:
         if not finding.name.startswith("key.")
         for key, value in finding.verdict.keys.items()
     }
-    agreed: list[Finding] = []
+    agreed: list[OptionFinding] = []
     for finding in findings:
         keys = finding.verdict.keys
         if finding.name.startswith("key.") and any(
@@ -347,14 +351,14 @@ def _agreed(findings: list[Finding]) -> list[Finding]:
     return agreed
 
 
-def _judged(name: str, value: str, references: References) -> tuple[Option | None, Finding]:
+def _judged(name: str, value: str, references: References) -> tuple[Option | None, OptionFinding]:
     option = find(name)
     if option is None:
-        return None, Finding(name, "", is_default=False, verdict=_unknown(name))
+        return None, OptionFinding(name, "", is_default=False, verdict=_unknown(name))
     shown_name = option.name if option.is_secret and option.is_family else name
     hidden = option.is_secret or option.name.endswith("*") or is_secret_name(name)
     shown = "" if hidden else mask_text(value)
-    return option, Finding(
+    return option, OptionFinding(
         shown_name,
         shown if len(shown) <= _SHOWN_MAX else "",
         is_default=False,
@@ -371,7 +375,7 @@ def find(name: str) -> Option | None:
 
 def _verdict(option: Option, name: str, value: str, references: References) -> Verdict:
     if not value and option.default is None and not option.takes_empty:
-        return Verdict(Kind.IRRELEVANT, "It is empty.")
+        return Verdict(VerdictKind.IRRELEVANT, "It is empty.")
     if name.endswith(JAAS):
         return judge_login(name, value, references)
     if name.endswith(USER_INFO):
@@ -384,20 +388,20 @@ def _verdict(option: Option, name: str, value: str, references: References) -> V
     except ValueError as error:
         if has_placeholder(value):
             return Verdict(
-                Kind.UNKNOWN,
+                VerdictKind.UNKNOWN,
                 "A config provider of the worker has its value. Write the value, and run this again.",
             )
-        return Verdict(Kind.UNKNOWN, f"Debezium's manual does not have this value: it {error}.")
+        return Verdict(VerdictKind.UNKNOWN, f"Debezium's manual does not have this value: it {error}.")
 
 
-def _defaults(options: Mapping[str, str]) -> Iterator[tuple[Option, Finding]]:
+def _defaults(options: Mapping[str, str]) -> Iterator[tuple[Option, OptionFinding]]:
     """What Debezium and Connect take for options that are not given."""
     for option in OPTIONS:
         if option.name in options or option.default is None or not has_effect(option.name, options):
             continue
         yield (
             option,
-            Finding(option.name, option.default, is_default=True, verdict=option.rule(option.default)),
+            OptionFinding(option.name, option.default, is_default=True, verdict=option.rule(option.default)),
         )
 
 
@@ -416,11 +420,11 @@ def _unknown(name: str) -> Verdict:
             else "Debezium's PostgreSQL connector and Kafka Connect"
         )
         return Verdict(
-            Kind.UNKNOWN,
+            VerdictKind.UNKNOWN,
             f"cdcd does not know this option of {whose}.{guess} Check what it does, then accept it by --accept.",
         )
     return Verdict(
-        Kind.DIFFERENT,
+        VerdictKind.DIFFERENT,
         "Debezium 3.7 and Kafka Connect 4.3 have no such option, so it has no effect. If the connector's version has "
         f"it, its effect ends with the takeover.{guess}",
     )

@@ -6,7 +6,7 @@ from typing import Final
 from cdcd.tools.adopt.options import Option
 from cdcd.tools.adopt.references import References, has_placeholder, secret_file
 from cdcd.tools.adopt.rules import KERBEROS
-from cdcd.tools.adopt.verdicts import Kind, Verdict, lacks
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind, lacks
 
 USER_INFO: Final = "basic.auth.user.info"
 """Ends the name of the option that holds user and password for a schema registry."""
@@ -37,10 +37,10 @@ def judge_secret(option: Option, name: str, value: str, references: References) 
             if key.startswith("kafka.properties.")
             else f"{key}_file"
         )
-        return Verdict(Kind.SAME, f"{at}.", {at: file})
+        return Verdict(VerdictKind.SAME, f"{at}.", {at: file})
     reference = references.secret(name, value)
     why = f"{key} is {reference}: set this variable for cdcd. The value is not written into the file."
-    return Verdict(Kind.SAME, why, {key: reference})
+    return Verdict(VerdictKind.SAME, why, {key: reference})
 
 
 def judge_login(name: str, value: str, references: References) -> Verdict:
@@ -59,7 +59,7 @@ def judge_login(name: str, value: str, references: References) -> Verdict:
         )
     reference = references.secret(f"{name.removesuffix(JAAS)}sasl.password", pairs["password"])
     return Verdict(
-        Kind.SAME,
+        VerdictKind.SAME,
         f"sasl.username and sasl.password in kafka.properties; the password is {reference}: set this variable for "
         "cdcd.",
         {
@@ -77,7 +77,7 @@ def _kerberos_login(value: str, references: References) -> Verdict:
         for name in ("principal", "keytab")
         if name in given
     }
-    return Verdict(Kind.IMPOSSIBLE, KERBEROS, keys)
+    return Verdict(VerdictKind.IMPOSSIBLE, KERBEROS, keys)
 
 
 def judge_user_info(value: str, references: References) -> Verdict:
@@ -92,7 +92,7 @@ def judge_user_info(value: str, references: References) -> Verdict:
         references.given.update(others)
         return lacks("Keys and values have different passwords. cdcd has one login, and takes the first.")
     return Verdict(
-        Kind.SAME,
+        VerdictKind.SAME,
         f"registry.user and registry.password; the password is {reference}: set this variable for cdcd.",
         {"registry.user": references.replace(user, "registry.user"), "registry.password": reference},
     )

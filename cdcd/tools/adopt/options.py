@@ -14,7 +14,7 @@ import yaml
 
 from cdcd.tools.adopt import verdicts
 from cdcd.tools.adopt.rules import RULES
-from cdcd.tools.adopt.verdicts import Kind, Read, Verdict, same, to
+from cdcd.tools.adopt.verdicts import Read, Verdict, VerdictKind, same, to
 
 Rule = Callable[[str], Verdict]
 """From the value of an option to what becomes of it. ValueError: the value is not one that Debezium takes."""
@@ -115,7 +115,7 @@ def _key_rule(row: Row) -> Rule:
         return ByValue({value: to(key, value) for value in row.pop("one_of")})
     if "different" in row:
         why = row.pop("different")
-        return lambda value: Verdict(Kind.DIFFERENT, why, {key: read(value)})
+        return lambda value: Verdict(VerdictKind.DIFFERENT, why, {key: read(value)})
     return lambda value: to(key, read(value))
 
 
@@ -123,7 +123,7 @@ def _verdict(found: str | Row) -> Verdict:
     """A verdict as the file has it: a text, or a text with keys."""
     said, keys = (found, {}) if isinstance(found, str) else (found["verdict"], found["set"])
     kind, _, why = said.partition(". ")
-    return Verdict(Kind(kind), why, keys)
+    return Verdict(VerdictKind(kind), why, keys)
 
 
 def _option(row: Row) -> Option:

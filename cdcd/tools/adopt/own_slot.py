@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cdcd.tools.adopt.judging import (
-    Finding,
+    OptionFinding,
 )
-from cdcd.tools.adopt.verdicts import Kind, Verdict
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind
 from cdcd.tools.operations.first_files import name_for
 
 _OTHER_PLUGINS: Final = ("decoderbufs", "wal2json")
@@ -28,7 +28,7 @@ class OwnSlot:
     why: str
     needs_publication: bool
 
-    def judged(self, finding: Finding, *, is_known: bool) -> Finding:
+    def judged(self, finding: OptionFinding, *, is_known: bool) -> OptionFinding:
         """The finding, as the slot of cdcd's own changes it.
 
         Args:
@@ -40,13 +40,13 @@ class OwnSlot:
                 f"postgres.slot: {self.name}. {self.why} After the takeover, drop the connector's slot when you do not "
                 "go back, because it keeps WAL."
             )
-            verdict = Verdict(Kind.DIFFERENT, why, {"postgres.slot": self.name})
+            verdict = Verdict(VerdictKind.DIFFERENT, why, {"postgres.slot": self.name})
         elif self.needs_publication and finding.name == "publication.name":
             why = (
                 f"postgres.publication: {self.name}, with the tables that the connector captures now. Add later tables "
                 "to it."
             )
-            verdict = Verdict(Kind.DIFFERENT, why, {"postgres.publication": self.name})
+            verdict = Verdict(VerdictKind.DIFFERENT, why, {"postgres.publication": self.name})
         elif self.why and finding.name == ("plugin.name" if self.needs_publication else "slot.drop.on.stop"):
             verdict = self._verdict(is_known=is_known)
         return replace(finding, verdict=verdict)
@@ -54,18 +54,18 @@ class OwnSlot:
     def _verdict(self, *, is_known: bool) -> Verdict:
         if not is_known:
             return Verdict(
-                Kind.UNKNOWN,
+                VerdictKind.UNKNOWN,
                 f"{self.why} cdcd needs a slot of its own, which must be created while the connector runs. Run this "
                 "where the database can be reached, without --offline.",
             )
         return Verdict(
-            Kind.DIFFERENT,
+            VerdictKind.DIFFERENT,
             f"{self.why} So --takeover creates slot {self.name} of pgoutput for cdcd while the connector runs, and "
             "stops the connector when it has passed the new slot's position. Changes after this position come twice.",
         )
 
 
-def own_slot(findings: Sequence[Finding], name: str) -> OwnSlot:
+def own_slot(findings: Sequence[OptionFinding], name: str) -> OwnSlot:
     values = {finding.name: finding.value.strip().lower() for finding in findings}
     plugin = values.get("plugin.name", "")
     if plugin.startswith(_OTHER_PLUGINS):
@@ -78,7 +78,7 @@ def own_slot(findings: Sequence[Finding], name: str) -> OwnSlot:
     return OwnSlot(name, "", needs_publication=False)
 
 
-def with_name(findings: Sequence[Finding], prefix: str) -> list[Finding]:
+def with_name(findings: Sequence[OptionFinding], prefix: str) -> list[OptionFinding]:
     """Add a finding that names the pipeline after the prefix of its topics, because the configuration has no name.
 
     Kafka Connect's API and Strimzi's resources have the name of a connector beside its configuration.
@@ -89,6 +89,8 @@ def with_name(findings: Sequence[Finding], prefix: str) -> list[Finding]:
         "name."
     )
     return [
-        Finding("name", "", is_default=True, verdict=Verdict(Kind.DIFFERENT, why, {"name": name})),
+        OptionFinding(
+            "name", "", is_default=True, verdict=Verdict(VerdictKind.DIFFERENT, why, {"name": name})
+        ),
         *findings,
     ]

@@ -10,15 +10,15 @@ from cdcd.core.pasted import cdcd, shell
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.telemetry.terminal_text import number, plain, wrapped
 from cdcd.tools.adopt.adoption import Adoption
-from cdcd.tools.adopt.judging import Finding
+from cdcd.tools.adopt.judging import OptionFinding
 from cdcd.tools.adopt.takeover import TakeoverOutcome
-from cdcd.tools.adopt.verdicts import Kind
+from cdcd.tools.adopt.verdicts import VerdictKind
 from cdcd.tools.adopt.written_events import POSITIONS, Twice
 
-_WHOLE: Final = (Kind.IMPOSSIBLE, Kind.UNKNOWN, Kind.DIFFERENT)
+_WHOLE: Final = (VerdictKind.IMPOSSIBLE, VerdictKind.UNKNOWN, VerdictKind.DIFFERENT)
 """Kinds whose findings are shown one by one. The others are named, unless all are asked for."""
 
-_FOLDED: Final = (Kind.SAME, Kind.IRRELEVANT)
+_FOLDED: Final = (VerdictKind.SAME, VerdictKind.IRRELEVANT)
 
 
 def lines(adoption: Adoption, width: int, *, shows_all: bool) -> Iterator[str]:
@@ -112,12 +112,12 @@ def _by_hand(adoption: Adoption, file: str) -> Iterator[str]:
     yield f"Next: stop the connector; {cdcd('check', '--config', file)}; {cdcd('run', '--config', file)}"
 
 
-def _is_shown(finding: Finding) -> bool:
+def _is_shown(finding: OptionFinding) -> bool:
     """A default is told where it makes a difference."""
     return not finding.is_default or finding.verdict.kind in _WHOLE
 
 
-def _title(finding: Finding) -> str:
+def _title(finding: OptionFinding) -> str:
     value = f" = {plain(finding.value)}" if finding.value else ""
     return f"{plain(finding.name)}{value}{' (not set)' if finding.is_default else ''}"
 

@@ -11,7 +11,17 @@ from urllib.parse import urlsplit, urlunsplit
 from cdcd.config.sections.postgres import INTERVAL_S_MAX, INTERVAL_S_MIN
 from cdcd.core.records.flattening import read_added
 from cdcd.tools.adopt.tables import patterns_of
-from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, not_needed, number, same, seconds, to
+from cdcd.tools.adopt.verdicts import (
+    Verdict,
+    VerdictKind,
+    differs,
+    lacks,
+    not_needed,
+    number,
+    same,
+    seconds,
+    to,
+)
 from cdcd.tools.operations.first_files import name_for
 
 
@@ -59,7 +69,7 @@ def sasl_mechanism(value: str, _key: str) -> Verdict:
     if value.strip().upper() in {"OAUTHBEARER", "AWS_MSK_IAM"}:
         return lacks("Set sasl.mechanism: OAUTHBEARER in kafka.properties, and kafka.oauth (docs/clouds.md).")
     if value.strip().upper() == "GSSAPI":
-        return Verdict(Kind.IMPOSSIBLE, KERBEROS, {"kafka.properties.sasl.mechanism": "GSSAPI"})
+        return Verdict(VerdictKind.IMPOSSIBLE, KERBEROS, {"kafka.properties.sasl.mechanism": "GSSAPI"})
     return to("kafka.properties.sasl.mechanism", value)
 
 
@@ -75,13 +85,13 @@ def skipped_operations(value: str, _key: str) -> Verdict:
     keys: dict[str, object] = {"topics.truncate": "t" not in chosen}
     said = f"topics.truncate: {str('t' not in chosen).lower()}."
     if not rows:
-        return Verdict(Kind.SAME, said, keys)
+        return Verdict(VerdictKind.SAME, said, keys)
     keys["topics.skipped_operations"] = rows
     if "u" in rows:
         # Also in the snapshots that a message asks for.
         keys["snapshot.signals"] = "off"
         said += " snapshot.signals is off, because a snapshot may need the updates."
-    return Verdict(Kind.SAME, f"topics.skipped_operations: {', '.join(rows)}; {said}", keys)
+    return Verdict(VerdictKind.SAME, f"topics.skipped_operations: {', '.join(rows)}; {said}", keys)
 
 
 _PLAIN: Final = re.compile(r"\w+", re.ASCII)
@@ -100,7 +110,7 @@ def key_columns(value: str, _key: str) -> Verdict:
     CustomKeyMapper).
     """
     if value.strip() in {"", "none"}:
-        return Verdict(Kind.SAME, "Nothing is asked for.")
+        return Verdict(VerdictKind.SAME, "Nothing is asked for.")
     found: dict[str, list[str]] = {}
     for each in filter(None, map(str.strip, value.split(";"))):
         expression, parts, columns = each.rpartition(":")
@@ -110,18 +120,18 @@ def key_columns(value: str, _key: str) -> Verdict:
         patterns = patterns_of(expression)
         if patterns is None or not all(map(_PLAIN.fullmatch, names)):
             return Verdict(
-                Kind.IMPOSSIBLE,
+                VerdictKind.IMPOSSIBLE,
                 f"{each} has a regular expression that no pattern of key.columns can express. Write the tables and the "
                 "columns into key.columns.",
             )
         for pattern in patterns:
             if pattern in found:
                 return Verdict(
-                    Kind.IMPOSSIBLE,
+                    VerdictKind.IMPOSSIBLE,
                     f"{pattern} is there twice. Write the columns of the table into key.columns once.",
                 )
             found[pattern] = names
-    return Verdict(Kind.DIFFERENT, _DIFFERENT, {"key.columns": found})
+    return Verdict(VerdictKind.DIFFERENT, _DIFFERENT, {"key.columns": found})
 
 
 def heartbeat_interval(value: str, _key: str) -> Verdict:
@@ -214,7 +224,7 @@ def added_fields(value: str, key: str) -> Verdict:
             f"{error}. Remove the field from the connector's option, or accept this option to leave the "
             f"field out."
         )
-    return Verdict(Kind.SAME, f"{key}.", {key: fields})
+    return Verdict(VerdictKind.SAME, f"{key}.", {key: fields})
 
 
 _STRATEGIES: Final = {

@@ -45,7 +45,7 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class FieldPath:
     """`value.after.status`, without `value`."""
 
     names: tuple[str, ...]
@@ -59,7 +59,7 @@ class Operation:
     operands: tuple["Script", ...]
 
 
-Script = Literal | Path | Operation
+Script = Literal | FieldPath | Operation
 
 
 def parse(text: str, language: str) -> Script:
@@ -71,7 +71,7 @@ def parse(text: str, language: str) -> Script:
     name = language.strip().lower().removeprefix("jsr223.")
     if name not in (*JAVASCRIPT, *GROOVY):
         raise UntranslatableError(f"its language {language} is not read here")
-    reader = _Reader(list(_tokens(text)), allows_strict=name in JAVASCRIPT)
+    reader = _ScriptReader(list(_tokens(text)), allows_strict=name in JAVASCRIPT)
     return reader.whole()
 
 
@@ -86,7 +86,7 @@ def _tokens(text: str) -> Iterator[str]:
         place = match.end()
 
 
-class _Reader:
+class _ScriptReader:
     def __init__(self, tokens: list[str], *, allows_strict: bool) -> None:
         self._tokens = tokens
         self._place = 0
@@ -151,7 +151,7 @@ class _Reader:
             return self._path()
         raise UntranslatableError(f"there is no counterpart for: {word or 'its end'}")
 
-    def _path(self) -> Path:
+    def _path(self) -> FieldPath:
         names: list[str] = []
         while self._take(".") or self._take("?."):
             name = self._peek()
@@ -159,7 +159,7 @@ class _Reader:
             if _WORD.fullmatch(name) is None or self._peek() == "(":
                 raise UntranslatableError(f"there is no counterpart for: {name or 'its end'}")
             names.append(name)
-        return Path(tuple(names))
+        return FieldPath(tuple(names))
 
     def _peek(self) -> str:
         return self._tokens[self._place] if self._place < len(self._tokens) else ""
@@ -177,7 +177,7 @@ class _Reader:
 
 def paths(script: Script) -> set[tuple[str, ...]]:
     """All paths in it."""
-    if isinstance(script, Path):
+    if isinstance(script, FieldPath):
         return {script.names}
     if isinstance(script, Operation):
         return {path for each in script.operands for path in paths(each)}
@@ -190,7 +190,7 @@ def is_condition(script: Script) -> bool:
         return False
     if script.operator in _EQUAL.values():
         kinds = {type(each) for each in script.operands}
-        return kinds == {Path, Literal}
+        return kinds == {FieldPath, Literal}
     return script.operator in ("!", "&&", "||") and all(map(is_condition, script.operands))
 
 
@@ -200,9 +200,9 @@ def truth(script: Script, path: tuple[str, ...], value: str) -> bool:
     operands = script.operands
     if script.operator in _EQUAL.values():
         left, right = [
-            value if isinstance(each, Path) else each.value
+            value if isinstance(each, FieldPath) else each.value
             for each in operands
-            if isinstance(each, Path | Literal)
+            if isinstance(each, FieldPath | Literal)
         ]
         return (left == right) == (script.operator == "==")
     if script.operator == "!":
@@ -219,7 +219,7 @@ def as_cel(script: Script, columns: dict[tuple[str, ...], str]) -> str:
     """
     if isinstance(script, Literal):
         return _literal(script.value)
-    if isinstance(script, Path):
+    if isinstance(script, FieldPath):
         name = columns[script.names]
         return f"row.{name}" if _WORD.fullmatch(name) and name not in _RESERVED else f"row[{_literal(name)}]"
     parts = [as_cel(each, columns) for each in script.operands]

@@ -298,7 +298,7 @@ class _UntranslatableError(Exception):
 
 def alternatives_of(expression: str) -> list[tuple[Item, ...]] | None:
     """The alternatives of an expression without any other choice in it; None: it has others."""
-    reader = _Reader(expression)
+    reader = _PatternReader(expression)
     try:
         found = reader.alternatives()
         return found if reader.at_end else None
@@ -306,7 +306,7 @@ def alternatives_of(expression: str) -> list[tuple[Item, ...]] | None:
         return None
 
 
-class _Reader:
+class _PatternReader:
     """Reads literal characters, `.`, `.*`, `.+`, `( | )` and `(?: | )`, and nothing else."""
 
     def __init__(self, text: str) -> None:

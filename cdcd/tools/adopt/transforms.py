@@ -40,7 +40,7 @@ from cdcd.tools.adopt.transforms_fields import (
 from cdcd.tools.adopt.transforms_keys import EXTRACT_KEY, LOGICAL_ROUTERS, extract_from_keys, key_of_values
 from cdcd.tools.adopt.transforms_rows import drop, filter_rows, partition, route_rows
 from cdcd.tools.adopt.transforms_topics import OUTBOX, REGEX_ROUTER, ROUTED_BY, outbox, route
-from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, same
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind, differs, lacks, same
 
 _REACHABLE: Final = "Run the command where the database can be reached."
 _JSON: Final = "org.apache.kafka.connect.json.jsonconverter"
@@ -76,11 +76,11 @@ def of_former(option: str, options: Mapping[str, str], found: Verdict) -> Verdic
     if option not in (_FORMER_MODE, _FORMER_DROP):
         return found
     if options.get(_MODE, "").strip():
-        return Verdict(Kind.IRRELEVANT, f"The connector also has {_MODE}, which replaces this option.")
+        return Verdict(VerdictKind.IRRELEVANT, f"The connector also has {_MODE}, which replaces this option.")
     mode = mode_of(options)
     if mode is None:
         return Verdict(
-            Kind.UNKNOWN,
+            VerdictKind.UNKNOWN,
             f"{_FORMER_MODE} is drop, rewrite or none, and {_FORMER_DROP} is true or false. Write "
             "event_flattening.delete_tombstone_handling_mode into cdcd.yaml, and accept this option.",
         )
@@ -319,7 +319,7 @@ def judge_transforms(
         if each.type == FLATTENING and "event_flattening.enabled" in verdict.keys:
             flattening = each.alias
         found[each.alias] = verdict
-        is_lost = verdict.kind in (Kind.IMPOSSIBLE, Kind.UNKNOWN) and not verdict.keys
+        is_lost = verdict.kind in (VerdictKind.IMPOSSIBLE, VerdictKind.UNKNOWN) and not verdict.keys
         if is_lost and not (each.type in TRANSFORMS and TRANSFORMS[each.type].keeps_names):
             course.passed_over.append(each.alias)
     of_flattening = next((each.options for each in transforms if each.alias == flattening), {})
@@ -345,7 +345,9 @@ def _judged(transform: Transform, course: Course) -> Verdict:
     if not before or not verdict.keys:
         return verdict
     why = f"{verdict.why} cdcd judges this transform as if transform {before[0]}, which comes before it, did not exist."
-    return Verdict(Kind.DIFFERENT if verdict.kind is Kind.SAME else verdict.kind, why, verdict.keys)
+    return Verdict(
+        VerdictKind.DIFFERENT if verdict.kind is VerdictKind.SAME else verdict.kind, why, verdict.keys
+    )
 
 
 def _alone(transform: Transform, course: Course) -> Verdict:
@@ -361,15 +363,15 @@ def _alone(transform: Transform, course: Course) -> Verdict:
     try:
         return judge(transform, course)
     except RefusedError as error:
-        return Verdict(Kind.IMPOSSIBLE, str(error), draft=error.draft)
+        return Verdict(VerdictKind.IMPOSSIBLE, str(error), draft=error.draft)
     except UnreadableError as error:
         return lacks(
             f"{error} Write the effect of the transform into cdcd.yaml by hand, and accept this option."
         )
     except UndecidedError as error:
-        return Verdict(Kind.UNKNOWN, f"{error} {_REACHABLE}")
+        return Verdict(VerdictKind.UNKNOWN, f"{error} {_REACHABLE}")
     except OpenError as error:
-        return Verdict(Kind.UNKNOWN, f"{error} Write the value, and run this again.")
+        return Verdict(VerdictKind.UNKNOWN, f"{error} Write the value, and run this again.")
 
 
 def _is_without_tables(transform: Transform, course: Course) -> bool:
@@ -388,11 +390,13 @@ def of_option(name: str, judged: Judged, found: Verdict) -> Verdict:
     if not alias:
         return judged.whole if judged.by_alias else found
     if alias not in judged.by_alias:
-        return Verdict(Kind.IRRELEVANT, "The option belongs to a transform that `transforms` does not name.")
+        return Verdict(
+            VerdictKind.IRRELEVANT, "The option belongs to a transform that `transforms` does not name."
+        )
     if option == "type":
         return judged.by_alias[alias]
     if alias != judged.flattening:
-        return Verdict(Kind.IRRELEVANT, "The option belongs to its transform.")
+        return Verdict(VerdictKind.IRRELEVANT, "The option belongs to its transform.")
     return of_former(option, judged.flattening_options, found)
 
 

@@ -15,7 +15,7 @@ from cdcd.core.records.flattening import DELETED_FIELD
 from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Renamed, Transform
 from cdcd.tools.adopt.reach import Reach, UndecidedError
 from cdcd.tools.adopt.tables import quoted
-from cdcd.tools.adopt.verdicts import Kind, Verdict, not_needed, same
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind, not_needed, same
 
 FLATTENING: Final = f"{DEBEZIUM}extractnewrecordstate"
 REPLACE_VALUE: Final = f"{CONNECT}replacefield$value"
@@ -55,7 +55,7 @@ _BY_KEY: Final = (
 def translated(why: str, keys: Mapping[str, object], notes: Iterable[str]) -> Verdict:
     """The verdict on a transform that cdcd has keys for: same without notes, different with them."""
     said = [each for each in notes if each]
-    return Verdict(Kind.DIFFERENT if said else Kind.SAME, " ".join([why, *said]), keys)
+    return Verdict(VerdictKind.DIFFERENT if said else VerdictKind.SAME, " ".join([why, *said]), keys)
 
 
 def today(reach: Reach) -> str:

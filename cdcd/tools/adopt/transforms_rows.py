@@ -12,9 +12,9 @@ from typing import Final
 from cdcd.tools.adopt.course import TOMBSTONES, TOPIC_MATCHES, Course, RefusedError, Transform
 from cdcd.tools.adopt.reach import EVERYWHERE, Reach, UndecidedError
 from cdcd.tools.adopt.scripts import (
+    FieldPath,
     Literal,
     Operation,
-    Path,
     Script,
     UntranslatableError,
     as_cel,
@@ -25,7 +25,7 @@ from cdcd.tools.adopt.scripts import (
 )
 from cdcd.tools.adopt.transforms_fields import NOWHERE, today, translated
 from cdcd.tools.adopt.transforms_topics import own_topics
-from cdcd.tools.adopt.verdicts import Kind, Verdict, not_needed, same
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind, not_needed, same
 
 _OP: Final = ("op",)
 _ROWS: Final = (
@@ -181,8 +181,8 @@ def _without_guard(script: Script) -> Script:
 
 
 _SPARES_DELETES: Final = (
-    Operation("==", (Path(_OP), Literal("d"))),
-    Operation("==", (Path(("after",)), Literal(None))),
+    Operation("==", (FieldPath(_OP), Literal("d"))),
+    Operation("==", (FieldPath(("after",)), Literal(None))),
 )
 
 
@@ -230,7 +230,7 @@ def partition(transform: Transform, course: Course) -> Verdict:
         )
     note = "" if list(chosen) == list(reach.patterns) else " " + today(Reach(tuple(chosen), is_exact=False))
     return Verdict(
-        Kind.IMPOSSIBLE,
+        VerdictKind.IMPOSSIBLE,
         f"`cdcd adopt` writes partitioner.columns, which uses another hash. {_HASH} A tombstone goes to the partition "
         f"of its delete, and cdcd uses all partitions of a topic, whatever partition.topic.num says.{note}",
         {"partitioner.columns": chosen},

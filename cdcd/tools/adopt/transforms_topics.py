@@ -22,7 +22,7 @@ from cdcd.tools.adopt.course import (
 from cdcd.tools.adopt.reach import Reach
 from cdcd.tools.adopt.transforms_fields import translated
 from cdcd.tools.adopt.transforms_keys import LOGICAL_ROUTERS, keys_of_logical_tables
-from cdcd.tools.adopt.verdicts import Kind, Verdict, differs
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind, differs
 
 REGEX_ROUTER: Final = f"{CONNECT}regexrouter"
 _ROUTERS: Final = (REGEX_ROUTER, *LOGICAL_ROUTERS)
@@ -52,7 +52,7 @@ def route(transform: Transform, course: Course) -> Verdict:
     course.topics = course.topics.routed(router, course.accepts(transform), is_everywhere=reach.is_all)
     forms = keys_of_logical_tables(transform, router, topic_of, course)
     if any(each.type in _ROUTERS for each in _behind(transform, course)):
-        return Verdict(Kind.SAME, "The router after this transform has the keys for both.", forms)
+        return Verdict(VerdictKind.SAME, "The router after this transform has the keys for both.", forms)
     if any(each.type == f"{DEBEZIUM}contentbasedrouter" for each in course.transforms):
         raise RefusedError(
             "The connector also has a ContentBasedRouter, and the topics of both transforms depend on each other. "

@@ -7,7 +7,7 @@ from enum import StrEnum
 KeyValues = Mapping[str, object]
 
 
-class Kind(StrEnum):
+class VerdictKind(StrEnum):
     """What becomes of an option. The values are what `--format json` shows."""
 
     SAME = "same"
@@ -29,7 +29,7 @@ class Verdict:
         draft: keys that a person completes. They are comments in cdcd.yaml.
     """
 
-    kind: Kind
+    kind: VerdictKind
     why: str
     keys: KeyValues = field(default_factory=dict)
     draft: KeyValues = field(default_factory=dict)
@@ -71,24 +71,24 @@ def is_true(value: str) -> object:
 def to(key: str, value: object) -> Verdict:
     """The option is a key of cdcd's with the same meaning."""
     shown = f"libpq's {key.removeprefix('dsn.')} in postgres.dsn" if key.startswith("dsn.") else key
-    return Verdict(Kind.SAME, f"{shown}.", {key: value})
+    return Verdict(VerdictKind.SAME, f"{shown}.", {key: value})
 
 
 def same(why: str, **keys: object) -> Verdict:
-    return Verdict(Kind.SAME, why, _dotted(keys))
+    return Verdict(VerdictKind.SAME, why, _dotted(keys))
 
 
 def differs(why: str, **keys: object) -> Verdict:
-    return Verdict(Kind.DIFFERENT, why, _dotted(keys))
+    return Verdict(VerdictKind.DIFFERENT, why, _dotted(keys))
 
 
 def lacks(why: str, **keys: object) -> Verdict:
     """`why` says what to do instead."""
-    return Verdict(Kind.IMPOSSIBLE, why, _dotted(keys))
+    return Verdict(VerdictKind.IMPOSSIBLE, why, _dotted(keys))
 
 
 def not_needed(why: str) -> Verdict:
-    return Verdict(Kind.IRRELEVANT, why)
+    return Verdict(VerdictKind.IRRELEVANT, why)
 
 
 def _dotted(keys: Mapping[str, object]) -> KeyValues:

@@ -39,7 +39,7 @@ TS_MS_MAX: Final = 8_000_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReadRecord:
     """A record as it was read. `partition` and `offset` are None if the record comes from a slot."""
 
     topic: str
@@ -68,7 +68,7 @@ class Filter:
     notices: list[str] = field(default_factory=list)
     _told: set[str] = field(default_factory=set)
 
-    def wanted(self, seen: Seen) -> dict[str, Any] | None:
+    def wanted(self, seen: ReadRecord) -> dict[str, Any] | None:
         """Return the envelope of the record; None if it is not wanted, or is a tombstone or watermark.
 
         Raises ConfigError if the condition cannot be evaluated on the record.
@@ -88,7 +88,7 @@ class Filter:
             return None
         return envelope if self.condition is None or self._holds(seen, envelope, table) else None
 
-    def _holds(self, seen: Seen, envelope: dict[str, Any], table: str) -> bool:
+    def _holds(self, seen: ReadRecord, envelope: dict[str, Any], table: str) -> bool:
         assert self.condition is not None
         op = envelope["op"]
         values = envelope.get("after") or envelope.get("before")
@@ -143,7 +143,7 @@ def _parsed(data: bytes | None) -> Any:
     return json.loads(data or b"", parse_float=Decimal)
 
 
-def _unsent(seen: Seen) -> set[str]:
+def _unsent(seen: ReadRecord) -> set[str]:
     """Return the columns that the record lacks, by its header."""
     try:
         found = [each for name, data in seen.headers if name == HEADER_UNCHANGED for each in _parsed(data)]
@@ -152,7 +152,7 @@ def _unsent(seen: Seen) -> set[str]:
     return {each for each in found if isinstance(each, str)}
 
 
-def key_of(seen: Seen) -> dict[str, Any]:
+def key_of(seen: ReadRecord) -> dict[str, Any]:
     """Return the key of a record; empty if the record has no key, or if its key is not an object."""
     try:
         found = payload_of(_parsed(seen.key)) if seen.key else {}
@@ -161,7 +161,7 @@ def key_of(seen: Seen) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _envelope(seen: Seen) -> dict[str, Any] | None:
+def _envelope(seen: ReadRecord) -> dict[str, Any] | None:
     """Return the envelope of a record; None if the record is not cdcd's."""
     try:
         found = payload_of(_parsed(seen.value))
@@ -183,7 +183,7 @@ def _envelope(seen: Seen) -> dict[str, Any] | None:
     return found if is_ours and isinstance(found.get("message"), dict | None) else None
 
 
-def _around_row(seen: Seen, table: str) -> dict[str, Any] | None:
+def _around_row(seen: ReadRecord, table: str) -> dict[str, Any] | None:
     """Return an envelope for a flattened record, as far as its contents are known. None: it is not a flattened record.
 
     A record without a value counts as a delete, of which the key is shown.
@@ -201,7 +201,7 @@ def _around_row(seen: Seen, table: str) -> dict[str, Any] | None:
     return {"op": "d" if is_deleted else "", place: row, "source": {_FLAT: table}}
 
 
-def as_json(seen: Seen) -> str:
+def as_json(seen: ReadRecord) -> str:
     """Return a line with the unchanged record: topic, partition, offset, key, value."""
     where = {"topic": seen.topic, "partition": seen.partition, "offset": seen.offset}
     head = json.dumps(where, ensure_ascii=False)[:-1]
@@ -219,7 +219,7 @@ def _json_of(data: bytes | None) -> str:
         return json.dumps(data.decode("utf-8", "backslashreplace"), ensure_ascii=False)
 
 
-def as_line(seen: Seen, envelope: dict[str, Any], descriptions: ShownForms | None = None) -> str:
+def as_line(seen: ReadRecord, envelope: dict[str, Any], descriptions: ShownForms | None = None) -> str:
     """Return a line for people: time of the commit (UTC), operation, table and values.
 
     Args:
@@ -240,7 +240,7 @@ def as_line(seen: Seen, envelope: dict[str, Any], descriptions: ShownForms | Non
     return " ".join([head, *_values(seen, envelope, forms)])
 
 
-def _values(seen: Seen, envelope: dict[str, Any], forms: Forms) -> Iterator[str]:
+def _values(seen: ReadRecord, envelope: dict[str, Any], forms: Forms) -> Iterator[str]:
     before, after = envelope.get("before"), envelope.get("after")
     unsent = _unsent(seen)
     if isinstance(after, dict):

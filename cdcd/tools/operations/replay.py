@@ -41,7 +41,7 @@ from cdcd.daemon.settings import (
 )
 from cdcd.scratch import scratch_folder
 from cdcd.telemetry.terminal_text import number
-from cdcd.tools.operations.change_lines import Seen, as_json
+from cdcd.tools.operations.change_lines import ReadRecord, as_json
 
 Say = Callable[[str], None]
 
@@ -148,7 +148,7 @@ def _shower(show: Say) -> Callable[[Batch], None]:
     def emit(batch: Batch) -> None:
         for record in batch.records:
             topic, key, value, headers = without_partition(record)
-            show(as_json(Seen(topic, key, value, tuple(headers or ()))))
+            show(as_json(ReadRecord(topic, key, value, tuple(headers or ()))))
 
     return emit
 

@@ -38,7 +38,7 @@ from cdcd.daemon.settings import encoder_settings, require_json
 from cdcd.stream.settings import StreamSettings
 from cdcd.stream.source import StreamSource
 from cdcd.stream.stream import Stream, Transaction
-from cdcd.tools.operations.change_lines import Filter, Seen, as_json, as_line
+from cdcd.tools.operations.change_lines import Filter, ReadRecord, as_json, as_line
 from cdcd.tools.operations.conditions import parse_condition
 from cdcd.tools.operations.shown_values import BINARY, ShownForms
 from cdcd.tools.operations.sides import bound_columns
@@ -90,7 +90,7 @@ class Shown:
     def is_full(self) -> bool:
         return self._left == 0
 
-    def take(self, records: Iterator[Seen]) -> None:
+    def take(self, records: Iterator[ReadRecord]) -> None:
         """Show the wanted records. Raises ConfigError for the condition, and BrokenPipeError."""
         for seen in records:
             if self.is_full:
@@ -211,9 +211,9 @@ def no_topic(config: Config, tables: tuple[str, ...]) -> str:
     )
 
 
-def seen_of(message: Any) -> Seen:
+def seen_of(message: Any) -> ReadRecord:
     """Return confluent_kafka's message as a record."""
-    return Seen(
+    return ReadRecord(
         message.topic(),
         message.key(),
         message.value(),
@@ -321,7 +321,7 @@ async def _follow_slot(config: Config, shown: Shown, notice: Say) -> None:
         notice("Shows what is committed from now on. Ctrl-C ends it.")
         while True:
             async for topic, key, value, headers in await _next(stream, shown):
-                shown.take(iter((Seen(topic, key, value, tuple(headers or ())),)))
+                shown.take(iter((ReadRecord(topic, key, value, tuple(headers or ())),)))
                 if shown.is_full:
                     return
 

@@ -28,7 +28,7 @@ from cdcd.core.table_names import split_table, table_text
 from cdcd.daemon.settings import require_json
 from cdcd.telemetry.html_look_ups import LastRecord
 from cdcd.telemetry.terminal_text import number, plain, seconds
-from cdcd.tools.operations.change_lines import OPERATIONS, Filter, Seen, key_of
+from cdcd.tools.operations.change_lines import OPERATIONS, Filter, ReadRecord, key_of
 from cdcd.tools.operations.pipeline_status import PipelineStatus
 from cdcd.tools.operations.tail import POLL_S, seen_of
 
@@ -143,7 +143,7 @@ def find(
     )
 
 
-def found_of(seen: Seen, written_ms: int) -> FoundRecord:
+def found_of(seen: ReadRecord, written_ms: int) -> FoundRecord:
     """Place, operation and position of a record. `written_ms`: Kafka's timestamp; 0 or less: there is none."""
     envelope = None if seen.value is None else Filter().wanted(seen)
     source = {} if envelope is None else envelope["source"]

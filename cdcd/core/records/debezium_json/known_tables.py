@@ -7,7 +7,13 @@ from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.field_names import Fields
 from cdcd.core.catalog.logical import require_binary
 from cdcd.core.catalog.protection import ColumnRule
-from cdcd.core.catalog.relations import Described, TableDescription, TypeDescription, key_columns, types_of
+from cdcd.core.catalog.relations import (
+    DescribedRelation,
+    TableDescription,
+    TypeDescription,
+    key_columns,
+    types_of,
+)
 from cdcd.core.catalog.replica_identity import check_partitions
 from cdcd.core.catalog.routing import ClaimedTopics
 from cdcd.core.catalog.server_text import require_decoded
@@ -279,11 +285,11 @@ class KnownTables:
         """A relation as the server described it last, without computed fields."""
         return self._plain[relation_oid]
 
-    def description(self, relation_oid: int) -> Described | None:
+    def description(self, relation_oid: int) -> DescribedRelation | None:
         """A relation as it was last described, with numbered columns and its key; None: it was never described."""
         if relation_oid not in self.fragments:
             return None
-        return Described(
+        return DescribedRelation(
             self.relation(relation_oid),
             self.told_forms[relation_oid].columns,
             self.key_column_names(relation_oid),

@@ -32,7 +32,7 @@ _REASON_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class EncodedPart:
     """A key or a payload.
 
     Attributes:
@@ -45,7 +45,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class OutboxEvent:
     """An event of an outbox table.
 
     Attributes:
@@ -55,8 +55,8 @@ class Event:
     """
 
     topic: str
-    key: Written
-    value: Written | None
+    key: EncodedPart
+    value: EncodedPart | None
     headers: list[tuple[str, bytes]] | None
     schemas_max: int
     is_made: bool = False
@@ -81,16 +81,16 @@ class EventSchemas:
         self._refused: dict[Known, tuple[str, int]] = {}
         """Refused schemas, each with the reason, and the time in microseconds from which it is requested again."""
 
-    def column(self, topic: str, schema: Schema, json_text: bytes, part: str) -> Written:
+    def column(self, topic: str, schema: Schema, json_text: bytes, part: str) -> EncodedPart:
         """Return the value of a column. ValueError: the value does not match the schema of the column.
 
         Args:
             json_text: the value as JSON has it.
             part: key or value.
         """
-        return Written(encoded(schema, json_text), self._form.use(self._settings, topic, schema, part))
+        return EncodedPart(encoded(schema, json_text), self._form.use(self._settings, topic, schema, part))
 
-    def record_of_json(self, topic: str, schema: Schema, value: Any) -> Written:
+    def record_of_json(self, topic: str, schema: Schema, value: Any) -> EncodedPart:
         """Return a payload with a derived schema. ValueError: Avro cannot represent it, or the schema is too large."""
         out = BytesWriter()
         try:
@@ -105,9 +105,9 @@ class EventSchemas:
         size = len(use.text.encode())
         if size > SCHEMA_BYTES_MAX:
             raise ValueError(f"its schema has {size} bytes, and {SCHEMA_BYTES_MAX} are allowed")
-        return Written(out.getvalue(), use)
+        return EncodedPart(out.getvalue(), use)
 
-    def lacking(self, event: Event, now_us: int) -> list[SchemaUse]:
+    def lacking(self, event: OutboxEvent, now_us: int) -> list[SchemaUse]:
         """Return the schemas of an event that have no id yet, which the caller has registered.
 
         ValueError: a schema is refused, or the subject has too many schemas.
@@ -145,19 +145,19 @@ class EventSchemas:
         self._refused[known] = cut_short(reason, _REASON_MAX), now_us + REFUSED_S * 1_000_000
         return True
 
-    def ids(self, event: Event) -> list[Record]:
+    def ids(self, event: OutboxEvent) -> list[Record]:
         """Return the records of the schemas topic for the schemas that the session uses for the first time."""
         topic, ids = self._settings.schemas_topic, self._settings.schema_ids
         new = [use for use in event.uses if use.known_as not in self._told]
         self._told.update([use.known_as for use in new])
         return [] if topic is None else [(topic, *ids.record(use), None) for use in new]
 
-    def record(self, event: Event) -> Record:
+    def record(self, event: OutboxEvent) -> Record:
         """Return the record of an event. TransientError: a schema has no id yet."""
         value = None if event.value is None else self._with_head(event.value)
         return (event.topic, self._with_head(event.key), value, event.headers)
 
-    def _with_head(self, part: Written) -> bytes:
+    def _with_head(self, part: EncodedPart) -> bytes:
         if part.use is None:
             return part.data
         return self._form.head(known_id(self._settings, part.use)) + part.data

@@ -38,7 +38,7 @@ from cdcd.core.records.debezium_json.converter import Converter
 from cdcd.core.records.debezium_json.converters import converter_for
 from cdcd.core.records.encoder import Encoder, EncoderSettings, record_bytes
 from cdcd.core.records.schema_registrations import SchemaUse
-from cdcd.core.records.shaping.event_forms import Event, EventSchemas, Written
+from cdcd.core.records.shaping.event_forms import EncodedPart, EventSchemas, OutboxEvent
 from cdcd.core.records.shaping.event_topics import EventTopics
 from cdcd.core.records.shaping.publishing import PREFIX, read_event
 from cdcd.core.records.shaping.settings import AVRO, TEXT, Outbox, OutboxTable
@@ -102,7 +102,7 @@ class OutboxRows:
             named = {PAYLOAD: table.payload, **table.envelope}
             self._fields = [(json.dumps(name, ensure_ascii=False).encode(), named[name]) for name in named]
 
-    def prepared(self, row: TupleData, now_us: int) -> Event:
+    def prepared(self, row: TupleData, now_us: int) -> OutboxEvent:
         """Return the event of an inserted row. `now_us`: the time by which refused topics are requested again.
 
         ValueError if the row is not an event; its text explains why to a person, and shows no value except that of
@@ -124,22 +124,22 @@ class OutboxRows:
             value = self._value(row, column)
             if value is not None:
                 headers.append((name, value))
-        written = Written(key) if table.key_form == TEXT else self._in_avro(row, topic, table.key, "key")
+        written = EncodedPart(key) if table.key_form == TEXT else self._in_avro(row, topic, table.key, "key")
         payload = self._payload(row, topic)
         # The row of an event that is refused for another reason makes no topic.
         is_made = self._topics.admit(table, topic, now_us)
-        return Event(topic, written, payload, headers or None, table.schemas_max, is_made)
+        return OutboxEvent(topic, written, payload, headers or None, table.schemas_max, is_made)
 
-    def _payload(self, row: TupleData, topic: str) -> Written | None:
+    def _payload(self, row: TupleData, topic: str) -> EncodedPart | None:
         """Return the value of an event; None for a tombstone."""
         table = self._table
         if self._fields:
-            return Written(self._object(row))
+            return EncodedPart(self._object(row))
         payload = self._value(row, table.payload)
         if payload is None:
             return None
         if table.payload_form == TEXT:
-            return Written(payload)
+            return EncodedPart(payload)
         if table.payload_form == AVRO:
             return self._in_avro(row, topic, table.payload, "value")
         try:
@@ -148,7 +148,7 @@ class OutboxRows:
         except ValueError as cause:
             raise ValueError(f"{table.payload} is no record in Avro: {cause}") from None
 
-    def _in_avro(self, row: TupleData, topic: str, column: str, part: str) -> Written:
+    def _in_avro(self, row: TupleData, topic: str, column: str, part: str) -> EncodedPart:
         sent = row[self._at[column]]
         assert isinstance(sent, bytes), "the value was checked"
         converter, schema = self._forms[column]

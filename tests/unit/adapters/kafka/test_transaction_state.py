@@ -14,9 +14,9 @@ from cdcd.adapters.kafka.transaction_state import (
     EXACTLY_ONCE,
     Action,
     CallEnd,
-    Event,
-    State,
+    SinkState,
     Step,
+    TransactionEvent,
     TransactionState,
     Transitions,
     error_of,
@@ -174,7 +174,7 @@ def test_every_cell_says_what_is_meant(table: Transitions, expected: str):
 # What holds for every cell.
 
 
-def cells() -> list[tuple[str, State, Event, State, Action]]:
+def cells() -> list[tuple[str, SinkState, TransactionEvent, SinkState, Action]]:
     return [
         (name, state, event, after, action)
         for name, table in TABLES.items()
@@ -183,17 +183,17 @@ def cells() -> list[tuple[str, State, Event, State, Action]]:
 
 
 @pytest.mark.parametrize("cell", cells(), ids=lambda cell: f"{cell[0]}: {cell[1].name} {cell[2].name}")
-def test_a_cell_keeps_the_rules(cell: tuple[str, State, Event, State, Action]):
+def test_a_cell_keeps_the_rules(cell: tuple[str, SinkState, TransactionEvent, SinkState, Action]):
     name, _, event, after, action = cell
     table = TABLES[name]
     # A call that ends leaves a state in which another call is understood; an action that goes on can end.
     if action.end is not None:
-        assert {key[1] for key in table if key[0] is after} & {Event.OPEN, Event.LAST}
+        assert {key[1] for key in table if key[0] is after} & {TransactionEvent.OPEN, TransactionEvent.LAST}
     elif action is not DELIVER:
         follows = {key[1] for key in table if key[0] is after}
-        assert follows & {Event.DONE, Event.UNCHANGED}
-        assert Event.REFUSED in follows
-        assert (Event.STOPPED in follows) == (
+        assert follows & {TransactionEvent.DONE, TransactionEvent.UNCHANGED}
+        assert TransactionEvent.REFUSED in follows
+        assert (TransactionEvent.STOPPED in follows) == (
             Step.PAUSE in action.steps or after.name.startswith(("HELD", "RE"))
         )
     # Whoever raises has no producer, and whoever has no producer raised or closed.
@@ -205,24 +205,24 @@ def test_a_cell_keeps_the_rules(cell: tuple[str, State, Event, State, Action]):
         assert action.steps[-1] is Step.READ
     # A commit has the checkpoint in it; a part has none.
     assert (Step.COMMIT in action.steps) <= (Step.NOTE in action.steps)
-    if event is Event.PART:
+    if event is TransactionEvent.PART:
         assert Step.NOTE not in action.steps
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_every_state_is_reached_and_may_be_closed(table: Transitions):
-    reached, new = {State.CLOSED}, {State.CLOSED}
+    reached, new = {SinkState.CLOSED}, {SinkState.CLOSED}
     while new:
         new = {after for (state, _), (after, _) in table.items() if state in new} - reached
         reached |= new
     assert reached == {state for state, _ in table}
-    assert all((state, Event.CLOSE) in table for state in reached)
+    assert all((state, TransactionEvent.CLOSE) in table for state in reached)
 
 
 def test_both_tables_together_use_every_state_event_and_step():
     merged = [*EXACTLY_ONCE.items(), *AT_LEAST_ONCE.items()]
-    assert {key[0] for key, _ in merged} == set(State)
-    assert {key[1] for key, _ in merged} == set(Event)
+    assert {key[0] for key, _ in merged} == set(SinkState)
+    assert {key[1] for key, _ in merged} == set(TransactionEvent)
     assert {step for _, (_, action) in merged for step in action.steps} == set(Step)
     assert {action.end for _, (_, action) in merged} - {None} == set(CallEnd)
 
@@ -259,20 +259,20 @@ def test_a_batch_is_delivered():
 @pytest.mark.parametrize(
     ("found", "end", "after"),
     [
-        (OURS, CallEnd.RETURN, State.READY),
-        (BEFORE, None, State.WHOLE),
-        (ANOTHER, CallEnd.CHANGED, State.CLOSED),
-        (None, CallEnd.CHANGED, State.CLOSED),
-        (LATER_EPOCH, CallEnd.SUPERSEDED, State.CLOSED),
+        (OURS, CallEnd.RETURN, SinkState.READY),
+        (BEFORE, None, SinkState.WHOLE),
+        (ANOTHER, CallEnd.CHANGED, SinkState.CLOSED),
+        (None, CallEnd.CHANGED, SinkState.CLOSED),
+        (LATER_EPOCH, CallEnd.SUPERSEDED, SinkState.CLOSED),
     ],
     ids=["delivered", "unchanged", "changed", "gone", "superseded"],
 )
 def test_the_checkpoint_that_is_read_back_decides(
-    found: Checkpoint | None, end: CallEnd | None, after: State
+    found: Checkpoint | None, end: CallEnd | None, after: SinkState
 ):
     state = ready(EXACTLY_ONCE)
     state.deliver(OURS, closes=True)
-    assert state.failed(Event.SILENT).steps[-1] is Step.READ
+    assert state.failed(TransactionEvent.SILENT).steps[-1] is Step.READ
     action = state.done(found)
     assert (action.end, state.state) == (end, after)
     if end is None:
@@ -285,10 +285,10 @@ def test_a_checkpoint_is_known_again_although_memory_has_more_of_a_snapshot_than
     progress = begun[0].plan(begun[1], 7, "a.b", (Part(7, 70, 3, 1000),), 1)
     before = replace(BEFORE, snapshot=progress.end(begun[1], unix_s=9))
     ours = replace(OURS, snapshot=progress)
-    for written, after in ((before, State.WHOLE), (ours, State.READY)):
+    for written, after in ((before, SinkState.WHOLE), (ours, SinkState.READY)):
         state = ready(EXACTLY_ONCE, before)
         state.deliver(ours, closes=True)
-        state.failed(Event.SILENT)
+        state.failed(TransactionEvent.SILENT)
         found = Checkpoint.decode(written.encode(), "the topic")
         assert found != written, "the record has less"
         assert found.encode() == written.encode()
@@ -300,7 +300,7 @@ def test_a_failure_of_the_second_attempt_is_judged_by_what_the_first_one_read():
     state = ready(EXACTLY_ONCE, None)
     state.deliver(OURS, closes=True)
     for _ in range(3):
-        state.failed(Event.FAILED)
+        state.failed(TransactionEvent.FAILED)
         assert Step.HAND_OVER in state.done(None).steps
     state.done()
     assert state.committed == OURS
@@ -310,7 +310,7 @@ def test_a_failure_of_the_second_attempt_is_judged_by_what_the_first_one_read():
 def test_at_least_once_sends_again_whatever_was_read(found: Checkpoint | None):
     state = ready(AT_LEAST_ONCE)
     state.deliver(OURS, closes=True)
-    state.failed(Event.FAILED)
+    state.failed(TransactionEvent.FAILED)
     assert Step.HAND_OVER in state.done(found).steps
 
 
@@ -329,13 +329,13 @@ def test_a_first_part_whose_checkpoint_is_in_kafka_already_is_sent_all_the_same(
     # A part has no checkpoint of its own: what the batch after it will write says nothing of it.
     state = ready(EXACTLY_ONCE, OURS)
     state.deliver(OURS, closes=False)
-    state.failed(Event.FAILED)
+    state.failed(TransactionEvent.FAILED)
     assert Step.HAND_OVER in state.done(OURS).steps
 
 
 @pytest.mark.parametrize("closes", [False, True])
-@pytest.mark.parametrize("event", [Event.SILENT, Event.FAILED])
-def test_behind_a_part_that_was_let_go_nothing_is_sent_again(event: Event, closes: bool):
+@pytest.mark.parametrize("event", [TransactionEvent.SILENT, TransactionEvent.FAILED])
+def test_behind_a_part_that_was_let_go_nothing_is_sent_again(event: TransactionEvent, closes: bool):
     state = ready(EXACTLY_ONCE)
     state.deliver(OURS, closes=False)
     state.done()
@@ -349,9 +349,9 @@ def test_at_least_once_nothing_is_open_behind_a_part():
     state = ready(AT_LEAST_ONCE)
     state.deliver(OURS, closes=False)
     assert state.done().end is CallEnd.RETURN
-    assert state.state is State.READY
+    assert state.state is SinkState.READY
     state.deliver(OURS, closes=False)
-    state.failed(Event.FAILED)
+    state.failed(TransactionEvent.FAILED)
     assert Step.HAND_OVER in state.done(BEFORE).steps
 
 
@@ -359,11 +359,11 @@ def test_at_least_once_keeps_a_producer_that_is_not_answered():
     state = ready(AT_LEAST_ONCE)
     state.deliver(OURS, closes=True)
     for _ in range(3):
-        looked = state.failed(Event.SILENT)
+        looked = state.failed(TransactionEvent.SILENT)
         assert not {Step.CREATE, Step.DISCARD} & set(looked.steps)
         assert Step.FLUSH in state.done(BEFORE).steps
     assert Step.NOTE in state.done().steps
-    state.failed(Event.SILENT)
+    state.failed(TransactionEvent.SILENT)
     waits = state.done(BEFORE)
     assert waits.steps == (Step.FLUSH,), "the checkpoint record is with the producer already"
     assert state.done().end is CallEnd.RETURN
@@ -373,16 +373,16 @@ def test_at_least_once_keeps_a_producer_that_is_not_answered():
 @pytest.mark.parametrize(
     ("failure", "given", "event"),
     [
-        (TransientError("x", hint=""), {}, Event.FAILED),
-        (TransientError("x", hint=""), {"silent": True}, Event.SILENT),
-        (SinkError("x", hint=""), {}, Event.REFUSED),
-        (SinkError("x", hint=""), {"silent": True}, Event.REFUSED),
-        (SinkError("x", hint=""), {"too_large": True}, Event.TOO_LARGE),
-        (FencedError("x", hint=""), {}, Event.REFUSED),
-        (LimitError("x", hint=""), {}, Event.REFUSED),
+        (TransientError("x", hint=""), {}, TransactionEvent.FAILED),
+        (TransientError("x", hint=""), {"silent": True}, TransactionEvent.SILENT),
+        (SinkError("x", hint=""), {}, TransactionEvent.REFUSED),
+        (SinkError("x", hint=""), {"silent": True}, TransactionEvent.REFUSED),
+        (SinkError("x", hint=""), {"too_large": True}, TransactionEvent.TOO_LARGE),
+        (FencedError("x", hint=""), {}, TransactionEvent.REFUSED),
+        (LimitError("x", hint=""), {}, TransactionEvent.REFUSED),
     ],
 )
-def test_a_failure_is_one_event(failure, given: dict[str, bool], event: Event):
+def test_a_failure_is_one_event(failure, given: dict[str, bool], event: TransactionEvent):
     assert event_of(failure, **given) is event
 
 
@@ -397,14 +397,14 @@ def test_how_a_call_ends_says_what_is_raised():
     assert "Create it." in over.hint
 
 
-def sent_with(table: Transitions, events: list[Event]) -> TransactionState:
+def sent_with(table: Transitions, events: list[TransactionEvent]) -> TransactionState:
     """A machine that had `BEFORE` in Kafka and was given `OURS`, after these events."""
     state = TransactionState(table)
     state.open()
     state.done(BEFORE)
     state.deliver(OURS, closes=True)
     for event in events:
-        if event is Event.DONE:
+        if event is TransactionEvent.DONE:
             state.done()
         else:
             state.failed(event)
@@ -412,29 +412,33 @@ def sent_with(table: Transitions, events: list[Event]) -> TransactionState:
 
 
 UNANSWERED = [
-    (EXACTLY_ONCE, [Event.SILENT], [Event.REFUSED]),
-    (EXACTLY_ONCE, [Event.FAILED, Event.SILENT], [Event.STOPPED]),
-    (AT_LEAST_ONCE, [Event.DONE, Event.SILENT], [Event.REFUSED]),
-    (AT_LEAST_ONCE, [Event.DONE, Event.FAILED, Event.FAILED], [Event.REFUSED]),
+    (EXACTLY_ONCE, [TransactionEvent.SILENT], [TransactionEvent.REFUSED]),
+    (EXACTLY_ONCE, [TransactionEvent.FAILED, TransactionEvent.SILENT], [TransactionEvent.STOPPED]),
+    (AT_LEAST_ONCE, [TransactionEvent.DONE, TransactionEvent.SILENT], [TransactionEvent.REFUSED]),
+    (
+        AT_LEAST_ONCE,
+        [TransactionEvent.DONE, TransactionEvent.FAILED, TransactionEvent.FAILED],
+        [TransactionEvent.REFUSED],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("table", "unanswered", "end"), UNANSWERED)
 def test_a_commit_without_an_answer_is_unknown_until_the_checkpoint_is_read_back(
-    table: Transitions, unanswered: list[Event], end: list[Event]
+    table: Transitions, unanswered: list[TransactionEvent], end: list[TransactionEvent]
 ):
     # A refusal that comes instead of an answer to another commit says nothing of the first one.
     assert sent_with(table, [*unanswered, *end]).outcome_unknown
     state = sent_with(table, unanswered)
-    if state.state is State.REOPENING:
+    if state.state is SinkState.REOPENING:
         state.done(BEFORE)
         assert not state.outcome_unknown
-        state.failed(Event.REFUSED)
+        state.failed(TransactionEvent.REFUSED)
         assert not state.outcome_unknown
 
 
 def test_a_producer_that_is_kept_may_still_send_its_checkpoint_whatever_is_read():
-    state = sent_with(AT_LEAST_ONCE, [Event.DONE, Event.SILENT])
+    state = sent_with(AT_LEAST_ONCE, [TransactionEvent.DONE, TransactionEvent.SILENT])
     looks = [(state.done(BEFORE), state.outcome_unknown), (state.done(), state.outcome_unknown)]
     assert [unknown for _, unknown in looks] == [True, False]
     assert state.committed == OURS
@@ -442,6 +446,8 @@ def test_a_producer_that_is_kept_may_still_send_its_checkpoint_whatever_is_read(
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_a_refusal_at_once_and_a_delivery_are_known(table: Transitions):
-    assert not sent_with(table, [Event.REFUSED]).outcome_unknown
-    steps = [Event.DONE] if table is EXACTLY_ONCE else [Event.DONE, Event.DONE]
+    assert not sent_with(table, [TransactionEvent.REFUSED]).outcome_unknown
+    steps = (
+        [TransactionEvent.DONE] if table is EXACTLY_ONCE else [TransactionEvent.DONE, TransactionEvent.DONE]
+    )
     assert not sent_with(table, steps).outcome_unknown

@@ -4,7 +4,7 @@ import pytest
 
 from cdcd.core.catalog.relations import (
     ColumnForm,
-    Described,
+    DescribedRelation,
     RelationDifferences,
     TableDescription,
     differences,
@@ -87,9 +87,9 @@ def table(
     identity: str = "d",
     name: str = "orders",
     xid: int | None = None,
-) -> Described:
+) -> DescribedRelation:
     message = tuple([Column(0, each.name, each.type_oid, each.modifier) for each in columns])
-    return Described(Relation(xid, 7, "public", name, identity, message), columns, key)
+    return DescribedRelation(Relation(xid, 7, "public", name, identity, message), columns, key)
 
 
 ID = column("id", 1, "integer")

@@ -19,7 +19,7 @@ from cdcd.tools.adopt import report, settings
 from cdcd.tools.adopt.adoption import Adoption, Database, adopt, read, save
 from cdcd.tools.adopt.options import OPTIONS, PRODUCER
 from cdcd.tools.adopt.takeover import TakeoverOutcome
-from cdcd.tools.adopt.verdicts import Kind
+from cdcd.tools.adopt.verdicts import VerdictKind
 from cdcd.tools.adopt.written_events import OffsetGap, Twice
 from tests.unit.tools.adopt.test_judging import EQUAL, MINIMAL
 
@@ -127,7 +127,7 @@ def test_transforms_that_cdcd_refuses_together_are_not_written() -> None:
     }
     found = adoption(**options)
     assert found.blocking == ["transforms.rows.type", "transforms.parts.type"]
-    assert "routes.tables and partitioner.columns" in found.of(Kind.IMPOSSIBLE)[0].verdict.why
+    assert "routes.tables and partitioner.columns" in found.of(VerdictKind.IMPOSSIBLE)[0].verdict.why
     assert {"routes", "partitioner"}.isdisjoint(found.settings)
 
 
@@ -413,7 +413,10 @@ def test_a_configuration_without_a_name_gives_a_pipeline_that_is_called_after_it
     found = adopt(options, brokers, "f", look=None)
     assert found.config.name == "shop_eu"
     (said,) = [each for each in found.findings if each.name == "name"]
-    assert (said.verdict.kind, "--name sets another name" in said.verdict.why) == (Kind.DIFFERENT, True)
+    assert (said.verdict.kind, "--name sets another name" in said.verdict.why) == (
+        VerdictKind.DIFFERENT,
+        True,
+    )
     named = adopt(options, {**brokers, "name": "mine"}, "f", look=None)
     assert named.config.name == "mine"
     assert [each for each in named.findings if each.name == "name"] == []
@@ -481,6 +484,9 @@ def test_an_empty_placeholder_is_cdcds_own_and_ends_nothing() -> None:
     options = {**MINIMAL, "unavailable.value.placeholder": ""}
     found = adopt(options, {"kafka.bootstrap_servers": "kafka:9092"}, "f", look=None)
     (said,) = [each for each in found.findings if each.name == "unavailable.value.placeholder"]
-    assert (said.verdict.kind, "looks like an empty text" in said.verdict.why) == (Kind.DIFFERENT, True)
+    assert (said.verdict.kind, "looks like an empty text" in said.verdict.why) == (
+        VerdictKind.DIFFERENT,
+        True,
+    )
     config = parse_config(settings.as_text(found.settings, ()), {"DATABASE_PASSWORD": "p"})
     assert config.format.placeholder == "__debezium_unavailable_value"

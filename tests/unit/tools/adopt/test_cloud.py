@@ -3,7 +3,7 @@
 import pytest
 
 from cdcd.tools.adopt.adoption import Adoption, adopt
-from cdcd.tools.adopt.verdicts import Kind
+from cdcd.tools.adopt.verdicts import VerdictKind
 from tests.unit.tools.adopt.transforms_examples import CONNECTOR
 
 CLOUD = {
@@ -38,7 +38,7 @@ def test_the_registry_that_no_option_names_is_a_variable_that_the_operator_sets(
     assert "REGISTRY_URL" in found.missing[0]
     assert found.config.event_flattening.enabled
     (said,) = [each.verdict for each in found.findings if "registry.url" in each.verdict.keys]
-    assert said.kind is Kind.DIFFERENT
+    assert said.kind is VerdictKind.DIFFERENT
     assert "set the variable REGISTRY_URL" in said.why
 
 

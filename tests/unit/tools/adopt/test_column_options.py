@@ -11,7 +11,7 @@ from cdcd.tools.adopt.judging import judge
 from cdcd.tools.adopt.reach import Known, KnownTable
 from cdcd.tools.adopt.references import References
 from cdcd.tools.adopt.tables import alternatives_of, patterns_of_names
-from cdcd.tools.adopt.verdicts import Kind, Verdict
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind
 from tests.unit.tools.adopt.transforms_examples import CONNECT, CONNECTOR, KNOWN, UNWRAP, config, connector
 
 
@@ -25,8 +25,8 @@ def test_columns_that_are_left_out_are_left_out() -> None:
     wanted = ("public.orders.email", "public.orders.total", "public.customers.email")
     for known in (None, KNOWN):
         assert config(options, known).columns.exclude == wanted
-    assert of("column.exclude.list", r"public\.orders\.email", KNOWN).kind is Kind.SAME
-    assert of("column.exclude.list", r"public\.orders\.email").kind is Kind.DIFFERENT
+    assert of("column.exclude.list", r"public\.orders\.email", KNOWN).kind is VerdictKind.SAME
+    assert of("column.exclude.list", r"public\.orders\.email").kind is VerdictKind.DIFFERENT
 
 
 def test_columns_that_are_included_are_the_only_ones() -> None:
@@ -34,7 +34,7 @@ def test_columns_that_are_included_are_the_only_ones() -> None:
     wanted = ("public.orders.id", "public.orders.email", "public.customers.id")
     assert config({**CONNECTOR, "column.include.list": value}, KNOWN).columns.include == wanted
     verdict = of("column.include.list", value, KNOWN)
-    assert verdict.kind is Kind.DIFFERENT
+    assert verdict.kind is VerdictKind.DIFFERENT
     assert "leaves the column out until columns.include is changed" in verdict.why
     # Case, and expressions without a pattern: the columns of today.
     verdict = of("column.include.list", r"PUBLIC\.orders\.[ie].*, .*\.id", KNOWN)
@@ -53,13 +53,13 @@ def test_columns_that_are_included_are_the_only_ones() -> None:
 )
 def test_a_list_that_would_show_more_or_lacks_a_key_stands_in_the_way(value: str, why: str) -> None:
     verdict = of("column.include.list", value, KNOWN)
-    assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
+    assert (verdict.kind, dict(verdict.keys)) == (VerdictKind.IMPOSSIBLE, {})
     assert why in verdict.why
 
 
 def test_without_the_database_nobody_knows_which_tables_a_list_of_included_columns_leaves_out() -> None:
     verdict = of("column.include.list", r"public\.orders\.(id|email)")
-    assert (verdict.kind, dict(verdict.keys)) == (Kind.UNKNOWN, {})
+    assert (verdict.kind, dict(verdict.keys)) == (VerdictKind.UNKNOWN, {})
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_columns_of_text_are_masked_and_cut_short_with_what_differs(
 ) -> None:
     for known in (None, KNOWN):
         verdict = of(name, r"public\..*\.email", known)
-        assert (verdict.kind, dict(verdict.keys)) == (Kind.DIFFERENT, keys)
+        assert (verdict.kind, dict(verdict.keys)) == (VerdictKind.DIFFERENT, keys)
     options = {**CONNECTOR, name: r"public\..*\.email"}
     assert config(options, KNOWN).columns.patterns == [
         (next(iter(keys)).removeprefix("columns."), "public.*.email")
@@ -94,7 +94,7 @@ def test_columns_of_text_are_masked_and_cut_short_with_what_differs(
 )
 def test_keys_and_numbers_and_what_only_java_reads_stand_in_the_way(name: str, value: str) -> None:
     verdict = of(name, value, KNOWN)
-    assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
+    assert (verdict.kind, dict(verdict.keys)) == (VerdictKind.IMPOSSIBLE, {})
     assert "Do not take over before that" in verdict.why
 
 
@@ -102,10 +102,10 @@ def test_the_database_decides_where_the_case_of_letters_or_no_pattern_does() -> 
     for value in (r"PUBLIC\.orders\.email", r"public\.orders\.[e]mail"):
         verdict = of("column.exclude.list", value, KNOWN)
         assert (verdict.kind, dict(verdict.keys)) == (
-            Kind.DIFFERENT,
+            VerdictKind.DIFFERENT,
             {"columns.exclude": ["public.orders.email"]},
         )
-    assert of("column.exclude.list", r"public\.orders\.[e]mail").kind is Kind.UNKNOWN
+    assert of("column.exclude.list", r"public\.orders\.[e]mail").kind is VerdictKind.UNKNOWN
 
 
 def test_a_list_that_means_no_column_of_today_has_no_key() -> None:
@@ -116,7 +116,7 @@ def test_a_list_that_means_no_column_of_today_has_no_key() -> None:
 def test_a_hash_is_another_one() -> None:
     findings = judge({**CONNECTOR, "column.mask.hash.v2.SHA-256.with.salt.x": "public.a.b"}, References())
     (found,) = [each for each in findings if each.name.startswith("column.mask.hash")]
-    assert found.verdict.kind is Kind.IMPOSSIBLE
+    assert found.verdict.kind is VerdictKind.IMPOSSIBLE
     assert "columns.hash" in found.verdict.why
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from cdcd.tools.adopt.judging import Finding, find, judge, with_present_names, with_worker
+from cdcd.tools.adopt.judging import OptionFinding, find, judge, with_present_names, with_worker
 from cdcd.tools.adopt.options import OPTIONS, PRODUCER, ByValue
 from cdcd.tools.adopt.references import References
-from cdcd.tools.adopt.verdicts import Kind
+from cdcd.tools.adopt.verdicts import VerdictKind
 
 LISTED = [
     (name, default if equals else None)
@@ -45,7 +45,7 @@ EQUAL = {
 }
 
 
-def of(options: dict[str, str]) -> dict[str, Finding]:
+def of(options: dict[str, str]) -> dict[str, OptionFinding]:
     return {finding.name: finding for finding in judge({**MINIMAL, **options}, References())}
 
 
@@ -61,7 +61,7 @@ def test_every_option_that_debezium_and_connect_list_has_a_row_that_takes_its_de
         option = find(name)
         assert option is not None, name
         found = option.judge(name, default or "")
-        assert found.kind is not Kind.UNKNOWN, name
+        assert found.kind is not VerdictKind.UNKNOWN, name
         assert found.why.endswith((".", ":", ";", "+")), name
 
 
@@ -72,7 +72,7 @@ def test_a_default_that_makes_a_difference_is_in_the_table() -> None:
         if default is None:
             continue
         if option.default is None:
-            assert option.judge(name, default).kind in {Kind.IRRELEVANT, Kind.SAME}, name
+            assert option.judge(name, default).kind in {VerdictKind.IRRELEVANT, VerdictKind.SAME}, name
         elif option.default != default:
             assert option.judge(name, option.default) == option.judge(name, default), name
 
@@ -95,7 +95,9 @@ def test_no_mode_of_snapshots_makes_cdcd_read_the_rows_again() -> None:
 def test_a_connector_that_is_set_up_as_the_page_says_differs_in_the_headers_and_unknown_types_only() -> None:
     found = judge({**MINIMAL, **EQUAL, "include.unknown.datatypes": "true"}, References())
     different = {
-        finding.name for finding in found if finding.verdict.kind not in {Kind.SAME, Kind.IRRELEVANT}
+        finding.name
+        for finding in found
+        if finding.verdict.kind not in {VerdictKind.SAME, VerdictKind.IRRELEVANT}
     }
     assert different == {"include.unknown.datatypes"}
 
@@ -103,148 +105,164 @@ def test_a_connector_that_is_set_up_as_the_page_says_differs_in_the_headers_and_
 def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
     found = of({})
     assert found["decimal.handling.mode"].is_default
-    assert found["decimal.handling.mode"].verdict.kind is Kind.DIFFERENT
+    assert found["decimal.handling.mode"].verdict.kind is VerdictKind.DIFFERENT
     assert found["skipped.operations"].verdict.keys == {"topics.truncate": False}
     assert found["slot.name"].verdict.keys == {"postgres.slot": "debezium"}
-    assert found["key.converter"].verdict.kind is Kind.DIFFERENT
+    assert found["key.converter"].verdict.kind is VerdictKind.DIFFERENT
 
 
 @pytest.mark.parametrize(
     ("option", "kind", "keys"),
     [
-        ({"tombstones.on.delete": "false"}, Kind.SAME, {"topics.tombstones": False}),
-        ({"status.update.interval.ms": "2500"}, Kind.SAME, {"postgres.status_interval_s": 2.5}),
-        ({"slot.failover": "true"}, Kind.SAME, {"postgres.failover": True}),
+        ({"tombstones.on.delete": "false"}, VerdictKind.SAME, {"topics.tombstones": False}),
+        ({"status.update.interval.ms": "2500"}, VerdictKind.SAME, {"postgres.status_interval_s": 2.5}),
+        ({"slot.failover": "true"}, VerdictKind.SAME, {"postgres.failover": True}),
         (
             {"skipped.operations": "c,t"},
-            Kind.SAME,
+            VerdictKind.SAME,
             {"topics.truncate": False, "topics.skipped_operations": ["c"]},
         ),
         (
             {"skipped.operations": "u"},
-            Kind.SAME,
+            VerdictKind.SAME,
             {"topics.truncate": True, "topics.skipped_operations": ["u"], "snapshot.signals": "off"},
         ),
-        ({"skipped.operations": "x"}, Kind.UNKNOWN, {}),
-        ({"decimal.handling.mode": "double"}, Kind.SAME, {"format.decimal_handling_mode": "double"}),
-        ({"decimal.handling.mode": "precise"}, Kind.DIFFERENT, {"format.decimal_handling_mode": "precise"}),
-        ({"time.precision.mode": "connect"}, Kind.SAME, {"format.time_precision_mode": "connect"}),
+        ({"skipped.operations": "x"}, VerdictKind.UNKNOWN, {}),
+        ({"decimal.handling.mode": "double"}, VerdictKind.SAME, {"format.decimal_handling_mode": "double"}),
+        (
+            {"decimal.handling.mode": "precise"},
+            VerdictKind.DIFFERENT,
+            {"format.decimal_handling_mode": "precise"},
+        ),
+        ({"time.precision.mode": "connect"}, VerdictKind.SAME, {"format.time_precision_mode": "connect"}),
         (
             {"time.precision.mode": "structured"},
-            Kind.DIFFERENT,
+            VerdictKind.DIFFERENT,
             {"format.time_precision_mode": "structured"},
         ),
-        ({"interval.handling.mode": "numeric"}, Kind.SAME, {"format.interval_handling_mode": "numeric"}),
+        (
+            {"interval.handling.mode": "numeric"},
+            VerdictKind.SAME,
+            {"format.interval_handling_mode": "numeric"},
+        ),
         (
             {"binary.handling.mode": "base64-url-safe"},
-            Kind.SAME,
+            VerdictKind.SAME,
             {"format.binary_handling_mode": "base64-url-safe"},
         ),
-        ({"hstore.handling.mode": "map"}, Kind.SAME, {"format.hstore_handling_mode": "map"}),
+        ({"hstore.handling.mode": "map"}, VerdictKind.SAME, {"format.hstore_handling_mode": "map"}),
         (
             {"schema.name.adjustment.mode": "avro"},
-            Kind.SAME,
+            VerdictKind.SAME,
             {"format.schema_name_adjustment_mode": "avro"},
         ),
         (
             {"unavailable.value.placeholder": "gone"},
-            Kind.SAME,
+            VerdictKind.SAME,
             {"format.unavailable_value_placeholder": "gone"},
         ),
-        ({"plugin.name": "decoderbufs"}, Kind.DIFFERENT, {}),
-        ({"slot.drop.on.stop": "true"}, Kind.DIFFERENT, {}),
-        ({"transforms": "unwrap"}, Kind.IMPOSSIBLE, {}),
+        ({"plugin.name": "decoderbufs"}, VerdictKind.DIFFERENT, {}),
+        ({"slot.drop.on.stop": "true"}, VerdictKind.DIFFERENT, {}),
+        ({"transforms": "unwrap"}, VerdictKind.IMPOSSIBLE, {}),
         (
             {"transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState"},
-            Kind.IRRELEVANT,
+            VerdictKind.IRRELEVANT,
             {},
         ),
-        ({"transforms.unwrap.add.fields": "op"}, Kind.IRRELEVANT, {}),
-        ({"transforms.route.type": "io.debezium.transforms.ContentBasedRouter"}, Kind.IRRELEVANT, {}),
-        ({"predicates": "p"}, Kind.IRRELEVANT, {}),
-        ({"value.converter": AVRO}, Kind.DIFFERENT, {"format.value": "avro"}),
-        ({"key.converter": AVRO}, Kind.IMPOSSIBLE, {}),
-        ({"value.converter.schema.registry.url": "http://r:1"}, Kind.SAME, {"registry.url": "http://r:1"}),
+        ({"transforms.unwrap.add.fields": "op"}, VerdictKind.IRRELEVANT, {}),
+        ({"transforms.route.type": "io.debezium.transforms.ContentBasedRouter"}, VerdictKind.IRRELEVANT, {}),
+        ({"predicates": "p"}, VerdictKind.IRRELEVANT, {}),
+        ({"value.converter": AVRO}, VerdictKind.DIFFERENT, {"format.value": "avro"}),
+        ({"key.converter": AVRO}, VerdictKind.IMPOSSIBLE, {}),
+        (
+            {"value.converter.schema.registry.url": "http://r:1"},
+            VerdictKind.SAME,
+            {"registry.url": "http://r:1"},
+        ),
         (
             {"value.converter.schema.registry.url": "http://r:1, http://s:1"},
-            Kind.DIFFERENT,
+            VerdictKind.DIFFERENT,
             {"registry.url": "http://r:1"},
         ),
         (
             {"value.converter.schema.registry.url": "https://u:hunter2@r:1/x"},
-            Kind.IMPOSSIBLE,
+            VerdictKind.IMPOSSIBLE,
             {"registry.url": "https://r:1/x"},
         ),
-        ({"value.converter.auto.register.schemas": "false"}, Kind.SAME, {"registry.register_schemas": False}),
-        ({"value.converter.use.latest.version": "true"}, Kind.IMPOSSIBLE, {}),
+        (
+            {"value.converter.auto.register.schemas": "false"},
+            VerdictKind.SAME,
+            {"registry.register_schemas": False},
+        ),
+        ({"value.converter.use.latest.version": "true"}, VerdictKind.IMPOSSIBLE, {}),
         (
             {
                 "value.converter.value.subject.name.strategy": "io.confluent.kafka.serializers.subject."
                 "RecordNameStrategy"
             },
-            Kind.SAME,
+            VerdictKind.SAME,
             {"registry.subjects": "record"},
         ),
-        ({"value.converter.value.subject.name.strategy": "com.example.Own"}, Kind.IMPOSSIBLE, {}),
+        ({"value.converter.value.subject.name.strategy": "com.example.Own"}, VerdictKind.IMPOSSIBLE, {}),
         (
             {"value.converter.schema.registry.ssl.truststore.location": "/a.pem"},
-            Kind.SAME,
+            VerdictKind.SAME,
             {"registry.ca_file": "/a.pem"},
         ),
-        ({"value.converter.schema.registry.ssl.truststore.location": "/a.jks"}, Kind.IMPOSSIBLE, {}),
+        ({"value.converter.schema.registry.ssl.truststore.location": "/a.jks"}, VerdictKind.IMPOSSIBLE, {}),
         (
             {"value.converter.schema.registry.ssl.keystore.location": "/a.pem"},
-            Kind.DIFFERENT,
+            VerdictKind.DIFFERENT,
             {"registry.certificate_file": "/a.pem", "registry.key_file": "/a.pem"},
         ),
-        ({"value.converter.replace.null.with.default": "true"}, Kind.DIFFERENT, {}),
-        ({"key.converter.schemas.enable": "true"}, Kind.SAME, {"format.key": "json_schema"}),
-        ({"value.converter.schemas.enable": "true"}, Kind.SAME, {"format.value": "json_schema"}),
+        ({"value.converter.replace.null.with.default": "true"}, VerdictKind.DIFFERENT, {}),
+        ({"key.converter.schemas.enable": "true"}, VerdictKind.SAME, {"format.key": "json_schema"}),
+        ({"value.converter.schemas.enable": "true"}, VerdictKind.SAME, {"format.value": "json_schema"}),
         (
             {"column.mask.with.3.chars": "public.a.b"},
-            Kind.DIFFERENT,
+            VerdictKind.DIFFERENT,
             {"columns.mask": {"public.a.b": "***"}},
         ),
-        ({"column.mask.hash.SHA-256.with.salt.pepper": "public.a.b"}, Kind.IMPOSSIBLE, {}),
-        ({"message.key.columns": ""}, Kind.IRRELEVANT, {}),
+        ({"column.mask.hash.SHA-256.with.salt.pepper": "public.a.b"}, VerdictKind.IMPOSSIBLE, {}),
+        ({"message.key.columns": ""}, VerdictKind.IRRELEVANT, {}),
         (
             {"message.key.columns": "public.a:b,c;  (x|y)\\.orders:id"},
-            Kind.DIFFERENT,
+            VerdictKind.DIFFERENT,
             {"key.columns": {"public.a": ["b", "c"], "x.orders": ["id"], "y.orders": ["id"]}},
         ),
-        ({"message.key.columns": "public.[ab]:id"}, Kind.IMPOSSIBLE, {}),
-        ({"message.key.columns": "public.a:id;public.a:b"}, Kind.IMPOSSIBLE, {}),
-        ({"message.key.columns": "public.a"}, Kind.UNKNOWN, {}),
-        ({"max.queue.size.in.bytes": "1048576"}, Kind.SAME, {"kafka.queue_bytes_max": 1048576}),
-        ({"topic.creation.default.partitions": "-1"}, Kind.DIFFERENT, {}),
+        ({"message.key.columns": "public.[ab]:id"}, VerdictKind.IMPOSSIBLE, {}),
+        ({"message.key.columns": "public.a:id;public.a:b"}, VerdictKind.IMPOSSIBLE, {}),
+        ({"message.key.columns": "public.a"}, VerdictKind.UNKNOWN, {}),
+        ({"max.queue.size.in.bytes": "1048576"}, VerdictKind.SAME, {"kafka.queue_bytes_max": 1048576}),
+        ({"topic.creation.default.partitions": "-1"}, VerdictKind.DIFFERENT, {}),
         (
             {"topic.creation.default.cleanup.policy": "compact"},
-            Kind.SAME,
+            VerdictKind.SAME,
             {"topics.create.config.cleanup.policy": "compact"},
         ),
         (
             {"producer.override.compression.type": "zstd"},
-            Kind.SAME,
+            VerdictKind.SAME,
             {"kafka.properties.compression.type": "zstd"},
         ),
-        ({"producer.override.ssl.keystore.location": "/a.jks"}, Kind.IMPOSSIBLE, {}),
-        ({"producer.override.frobnicate": "1"}, Kind.UNKNOWN, {}),
-        ({"table.frobnicate": "1"}, Kind.UNKNOWN, {}),
-        ({"schema.include": "app"}, Kind.UNKNOWN, {}),
-        ({"frobnicate": "1"}, Kind.DIFFERENT, {}),
-        ({"errors.retry.timeout.ms": "1"}, Kind.DIFFERENT, {}),
-        ({"database.initial.statements": "SET lock_timeout = 1000;"}, Kind.DIFFERENT, {}),
-        ({"database.initial.statements": "ALTER TABLE a.b REPLICA IDENTITY FULL"}, Kind.DIFFERENT, {}),
-        ({"database.initial.statements": "SET a.b = 'x;;y'; DELETE FROM t"}, Kind.IMPOSSIBLE, {}),
-        ({"openlineage.integration.enabled": "true"}, Kind.DIFFERENT, {}),
-        ({"tombstones.on.delete": "perhaps"}, Kind.UNKNOWN, {}),
-        ({"tombstones.on.delete": "${file:/a:b}"}, Kind.UNKNOWN, {}),
-        ({"decimal.handling.mode": "roman"}, Kind.UNKNOWN, {}),
-        ({"name": "Inventory-Connector"}, Kind.DIFFERENT, {"name": "inventory_connector"}),
+        ({"producer.override.ssl.keystore.location": "/a.jks"}, VerdictKind.IMPOSSIBLE, {}),
+        ({"producer.override.frobnicate": "1"}, VerdictKind.UNKNOWN, {}),
+        ({"table.frobnicate": "1"}, VerdictKind.UNKNOWN, {}),
+        ({"schema.include": "app"}, VerdictKind.UNKNOWN, {}),
+        ({"frobnicate": "1"}, VerdictKind.DIFFERENT, {}),
+        ({"errors.retry.timeout.ms": "1"}, VerdictKind.DIFFERENT, {}),
+        ({"database.initial.statements": "SET lock_timeout = 1000;"}, VerdictKind.DIFFERENT, {}),
+        ({"database.initial.statements": "ALTER TABLE a.b REPLICA IDENTITY FULL"}, VerdictKind.DIFFERENT, {}),
+        ({"database.initial.statements": "SET a.b = 'x;;y'; DELETE FROM t"}, VerdictKind.IMPOSSIBLE, {}),
+        ({"openlineage.integration.enabled": "true"}, VerdictKind.DIFFERENT, {}),
+        ({"tombstones.on.delete": "perhaps"}, VerdictKind.UNKNOWN, {}),
+        ({"tombstones.on.delete": "${file:/a:b}"}, VerdictKind.UNKNOWN, {}),
+        ({"decimal.handling.mode": "roman"}, VerdictKind.UNKNOWN, {}),
+        ({"name": "Inventory-Connector"}, VerdictKind.DIFFERENT, {"name": "inventory_connector"}),
     ],
     ids=lambda value: next(iter(value), "") if isinstance(value, dict) else str(value),
 )
-def test_an_option_by_its_value(option: dict[str, str], kind: Kind, keys: dict[str, object]) -> None:
+def test_an_option_by_its_value(option: dict[str, str], kind: VerdictKind, keys: dict[str, object]) -> None:
     name = re.sub(r"SHA-256\.with\.salt\.pepper", "<algorithm>.with.salt.<salt>", next(iter(option)))
     found = of(option)[name].verdict
     assert (found.kind, dict(found.keys)) == (kind, keys)
@@ -334,7 +352,7 @@ def test_a_connector_with_avro_has_one_registry_with_its_login() -> None:
     assert references.given["REGISTRY_PASSWORD"] == "hunter2"
     other = {**both, "value.converter.basic.auth.user.info": "cdcd:another"}
     found = of(other)["value.converter.basic.auth.user.info"].verdict
-    assert found.kind is Kind.IMPOSSIBLE
+    assert found.kind is VerdictKind.IMPOSSIBLE
 
 
 PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
@@ -362,27 +380,27 @@ def test_a_connector_with_protobuf_has_its_registry_and_the_differences_are_told
     }
     kinds = {name: finding.verdict.kind for name, finding in of(both).items()}
     for part in ("key", "value"):
-        assert kinds[f"{part}.converter"] is Kind.DIFFERENT
-        assert kinds[f"{part}.converter.optional.for.nullables"] is Kind.SAME
-        assert kinds[f"{part}.converter.scrub.invalid.names"] is Kind.SAME
-        assert kinds[f"{part}.converter.schemas.enable"] is Kind.IRRELEVANT
-        assert kinds[f"{part}.converter.enhanced.avro.schema.support"] is Kind.IRRELEVANT
-        assert kinds[f"{part}.converter.generate.index.for.unions"] is Kind.IRRELEVANT
+        assert kinds[f"{part}.converter"] is VerdictKind.DIFFERENT
+        assert kinds[f"{part}.converter.optional.for.nullables"] is VerdictKind.SAME
+        assert kinds[f"{part}.converter.scrub.invalid.names"] is VerdictKind.SAME
+        assert kinds[f"{part}.converter.schemas.enable"] is VerdictKind.IRRELEVANT
+        assert kinds[f"{part}.converter.enhanced.avro.schema.support"] is VerdictKind.IRRELEVANT
+        assert kinds[f"{part}.converter.generate.index.for.unions"] is VerdictKind.IRRELEVANT
 
 
 @pytest.mark.parametrize(
     ("option", "kind"),
     [
-        ({"optional.for.nullables": "false"}, Kind.DIFFERENT),
-        ({"wrapper.for.nullables": "true"}, Kind.DIFFERENT),
-        ({"wrapper.for.nullables": "false"}, Kind.SAME),
-        ({"scrub.invalid.names": "false"}, Kind.DIFFERENT),
-        ({"use.latest.version": "true"}, Kind.IMPOSSIBLE),
-        ({"auto.register.schemas": "false"}, Kind.SAME),
-        ({"enhanced.protobuf.schema.support": "false"}, Kind.SAME),
+        ({"optional.for.nullables": "false"}, VerdictKind.DIFFERENT),
+        ({"wrapper.for.nullables": "true"}, VerdictKind.DIFFERENT),
+        ({"wrapper.for.nullables": "false"}, VerdictKind.SAME),
+        ({"scrub.invalid.names": "false"}, VerdictKind.DIFFERENT),
+        ({"use.latest.version": "true"}, VerdictKind.IMPOSSIBLE),
+        ({"auto.register.schemas": "false"}, VerdictKind.SAME),
+        ({"enhanced.protobuf.schema.support": "false"}, VerdictKind.SAME),
     ],
 )
-def test_each_option_of_protobuf_converter_has_a_verdict(option: dict[str, str], kind: Kind) -> None:
+def test_each_option_of_protobuf_converter_has_a_verdict(option: dict[str, str], kind: VerdictKind) -> None:
     ((name, value),) = option.items()
     found = of({"value.converter": PROTOBUF, f"value.converter.{name}": value})
     assert found[f"value.converter.{name}"].verdict.kind is kind
@@ -391,14 +409,14 @@ def test_each_option_of_protobuf_converter_has_a_verdict(option: dict[str, str],
 def test_keys_in_protobuf_beside_other_values_are_json() -> None:
     for values in (JSON, AVRO):
         options = {"key.converter": PROTOBUF, "value.converter": values}
-        assert of(options)["key.converter"].verdict.kind is Kind.IMPOSSIBLE
+        assert of(options)["key.converter"].verdict.kind is VerdictKind.IMPOSSIBLE
         assert "format.key" not in keys_of(options)
 
 
 def test_options_of_protobuf_mean_nothing_beside_avro() -> None:
     options = {"value.converter": AVRO, "value.converter.optional.for.nullables": "true"}
     found = of(options)["value.converter.optional.for.nullables"].verdict
-    assert (found.kind, found.why) == (Kind.IRRELEVANT, "value.converter does not have this option.")
+    assert (found.kind, found.why) == (VerdictKind.IRRELEVANT, "value.converter does not have this option.")
 
 
 JSON_SCHEMA = "io.confluent.connect.json.JsonSchemaConverter"
@@ -426,34 +444,34 @@ def test_a_connector_with_json_schemas_has_its_registry_and_the_differences_are_
         "registry.register_schemas": False,
     }
     kinds = {name: finding.verdict.kind for name, finding in of(both).items()}
-    assert kinds["key.converter"] is Kind.SAME
-    assert kinds["value.converter"] is Kind.DIFFERENT
+    assert kinds["key.converter"] is VerdictKind.SAME
+    assert kinds["value.converter"] is VerdictKind.DIFFERENT
     for part in ("key", "value"):
-        assert kinds[f"{part}.converter.object.additional.properties"] is Kind.DIFFERENT
-        assert kinds[f"{part}.converter.use.optional.for.nonrequired"] is Kind.IRRELEVANT
-        assert kinds[f"{part}.converter.decimal.format"] is Kind.SAME
-        assert kinds[f"{part}.converter.schemas.enable"] is Kind.IRRELEVANT
-        assert kinds[f"{part}.converter.optional.for.nullables"] is Kind.IRRELEVANT
+        assert kinds[f"{part}.converter.object.additional.properties"] is VerdictKind.DIFFERENT
+        assert kinds[f"{part}.converter.use.optional.for.nonrequired"] is VerdictKind.IRRELEVANT
+        assert kinds[f"{part}.converter.decimal.format"] is VerdictKind.SAME
+        assert kinds[f"{part}.converter.schemas.enable"] is VerdictKind.IRRELEVANT
+        assert kinds[f"{part}.converter.optional.for.nullables"] is VerdictKind.IRRELEVANT
 
 
 @pytest.mark.parametrize("values", [JSON, AVRO, PROTOBUF])
 def test_keys_with_json_schemas_beside_other_values_are_json(values: str) -> None:
     options = {"key.converter": JSON_SCHEMA, "value.converter": values}
-    assert of(options)["key.converter"].verdict.kind is Kind.IMPOSSIBLE
+    assert of(options)["key.converter"].verdict.kind is VerdictKind.IMPOSSIBLE
 
 
 @pytest.mark.parametrize("converter", [JSON, JSON_SCHEMA])
 @pytest.mark.parametrize(
     ("more", "kind"),
     [
-        ({}, Kind.IMPOSSIBLE),
-        ({"decimal.handling.mode": "precise"}, Kind.IMPOSSIBLE),
-        ({"decimal.handling.mode": "string"}, Kind.IRRELEVANT),
-        ({"decimal.handling.mode": "double"}, Kind.IRRELEVANT),
+        ({}, VerdictKind.IMPOSSIBLE),
+        ({"decimal.handling.mode": "precise"}, VerdictKind.IMPOSSIBLE),
+        ({"decimal.handling.mode": "string"}, VerdictKind.IRRELEVANT),
+        ({"decimal.handling.mode": "double"}, VerdictKind.IRRELEVANT),
     ],
 )
 def test_decimals_as_numbers_are_refused_where_there_are_decimals(
-    converter: str, more: dict[str, str], kind: Kind
+    converter: str, more: dict[str, str], kind: VerdictKind
 ) -> None:
     options = {"value.converter": converter, "value.converter.decimal.format": "NUMERIC", **more}
     assert of(options)["value.converter.decimal.format"].verdict.kind is kind
@@ -461,7 +479,7 @@ def test_decimals_as_numbers_are_refused_where_there_are_decimals(
 
 def test_avro_has_no_format_of_decimals() -> None:
     options = {"value.converter": AVRO, "value.converter.decimal.format": "NUMERIC"}
-    assert of(options)["value.converter.decimal.format"].verdict.kind is Kind.IRRELEVANT
+    assert of(options)["value.converter.decimal.format"].verdict.kind is VerdictKind.IRRELEVANT
 
 
 def test_two_registries_are_refused() -> None:
@@ -472,21 +490,21 @@ def test_two_registries_are_refused() -> None:
         "value.converter.schema.registry.url": "http://b",
     }
     found = of(options)["key.converter.schema.registry.url"].verdict
-    assert (found.kind, dict(found.keys)) == (Kind.IMPOSSIBLE, {})
+    assert (found.kind, dict(found.keys)) == (VerdictKind.IMPOSSIBLE, {})
     assert keys_of(options)["registry.url"] == "http://b"
 
 
 def test_json_converter_writes_defaults_for_null_unless_it_is_told_not_to() -> None:
     name = "value.converter.replace.null.with.default"
     assert of({"value.converter": JSON})[name].is_default
-    assert of({"value.converter": JSON})[name].verdict.kind is Kind.DIFFERENT
+    assert of({"value.converter": JSON})[name].verdict.kind is VerdictKind.DIFFERENT
     assert name not in of({"value.converter": AVRO})
-    assert of({"value.converter": AVRO, name: "true"})[name].verdict.kind is Kind.IRRELEVANT
+    assert of({"value.converter": AVRO, name: "true"})[name].verdict.kind is VerdictKind.IRRELEVANT
 
 
 def test_options_of_a_registry_mean_nothing_beside_json() -> None:
     options = {"value.converter": JSON, "value.converter.schema.registry.url": "http://a"}
-    assert of(options)["value.converter.schema.registry.url"].verdict.kind is Kind.IRRELEVANT
+    assert of(options)["value.converter.schema.registry.url"].verdict.kind is VerdictKind.IRRELEVANT
     assert keys_of({"key.converter": AVRO, "value.converter": JSON})["format.value"] == "json_schema"
 
 
@@ -534,7 +552,7 @@ def test_the_transform_that_flattens_is_carried_over() -> None:
     found = {
         name: finding.verdict for name, finding in of(FLATTENED).items() if name.startswith("transforms")
     }
-    assert {verdict.kind for verdict in found.values()} == {Kind.SAME}
+    assert {verdict.kind for verdict in found.values()} == {VerdictKind.SAME}
     keys: dict[str, object] = {}
     for verdict in found.values():
         keys |= verdict.keys
@@ -555,10 +573,10 @@ def test_beside_a_transform_that_stands_in_the_way_records_are_flattened() -> No
             "transforms.hoist.type": "org.apache.kafka.connect.transforms.HoistField$Value",
         }
     )
-    assert found["transforms"].verdict.kind is Kind.SAME
-    assert found["transforms.hoist.type"].verdict.kind is Kind.IMPOSSIBLE
+    assert found["transforms"].verdict.kind is VerdictKind.SAME
+    assert found["transforms.hoist.type"].verdict.kind is VerdictKind.IMPOSSIBLE
     assert found["transforms.unwrap.type"].verdict.keys == {"event_flattening.enabled": True}
-    assert found["transforms.unwrap.add.fields"].verdict.kind is Kind.SAME
+    assert found["transforms.unwrap.add.fields"].verdict.kind is VerdictKind.SAME
 
 
 @pytest.mark.parametrize(
@@ -572,7 +590,7 @@ def test_beside_a_transform_that_stands_in_the_way_records_are_flattened() -> No
 )
 def test_what_flattening_cannot_do_stands_in_the_way_with_what_to_do(option: str, value: str) -> None:
     verdict = of({**FLATTENED, f"transforms.unwrap.{option}": value})[f"transforms.unwrap.{option}"].verdict
-    assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
+    assert (verdict.kind, dict(verdict.keys)) == (VerdictKind.IMPOSSIBLE, {})
     assert "accept" in verdict.why.lower()
 
 
@@ -594,15 +612,15 @@ def test_the_former_options_for_deletes_become_the_mode_that_took_their_place(
     found = of({**options, **{f"transforms.unwrap.{name}": value for name, value in former.items()}})
     for name in former:
         verdict = found[f"transforms.unwrap.{name}"].verdict
-        assert verdict.kind is Kind.DIFFERENT
+        assert verdict.kind is VerdictKind.DIFFERENT
         assert dict(verdict.keys) == {"event_flattening.delete_tombstone_handling_mode": mode}
 
 
 def test_beside_the_new_option_the_former_ones_do_not_count_and_an_unknown_value_is_told() -> None:
     name = "transforms.unwrap.delete.handling.mode"
-    assert of({**FLATTENED, name: "none"})[name].verdict.kind is Kind.IRRELEVANT
+    assert of({**FLATTENED, name: "none"})[name].verdict.kind is VerdictKind.IRRELEVANT
     options = {each: value for each, value in FLATTENED.items() if "tombstone.handling" not in each}
-    assert of({**options, name: "sometimes"})[name].verdict.kind is Kind.UNKNOWN
+    assert of({**options, name: "sometimes"})[name].verdict.kind is VerdictKind.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -610,13 +628,13 @@ def test_beside_the_new_option_the_former_ones_do_not_count_and_an_unknown_value
     ["topics", "topics.regex", "errors.deadletterqueue.topic.name", "consumer.override.max.poll.records"],
 )
 def test_options_of_sink_connectors_are_irrelevant(name: str) -> None:
-    assert of({name: "x"})[name].verdict.kind is Kind.IRRELEVANT
+    assert of({name: "x"})[name].verdict.kind is VerdictKind.IRRELEVANT
 
 
 @pytest.mark.parametrize("plugin", ["wal2json", "wal2json_rds_streaming"])
 def test_a_slot_of_another_plugin_gives_way_to_a_slot_of_pgoutput(plugin: str) -> None:
     verdict = of({"plugin.name": plugin})["plugin.name"].verdict
-    assert verdict.kind is Kind.DIFFERENT
+    assert verdict.kind is VerdictKind.DIFFERENT
     assert "--takeover creates a slot of pgoutput" in verdict.why
 
 
@@ -631,15 +649,15 @@ def test_kerberos_needs_another_build_of_librdkafka_and_its_keys_are_written() -
     )
     login = found["producer.override.sasl.jaas.config"].verdict
     assert (login.kind, dict(login.keys)) == (
-        Kind.IMPOSSIBLE,
+        VerdictKind.IMPOSSIBLE,
         {
             "kafka.properties.sasl.kerberos.principal": "cdcd@EXAMPLE.ORG",
             "kafka.properties.sasl.kerberos.keytab": "/etc/k.keytab",
         },
     )
-    assert found["producer.override.sasl.mechanism"].verdict.kind is Kind.IMPOSSIBLE
+    assert found["producer.override.sasl.mechanism"].verdict.kind is VerdictKind.IMPOSSIBLE
     assert "without Kerberos" in login.why
-    assert found["producer.override.sasl.kerberos.service.name"].verdict.kind is Kind.SAME
+    assert found["producer.override.sasl.kerberos.service.name"].verdict.kind is VerdictKind.SAME
     # The verdict names the missing part.
     with pytest.raises(KafkaException, match="No provider for SASL mechanism GSSAPI"):
         Producer(
@@ -653,26 +671,28 @@ BEATING = {"heartbeat.interval.ms": "5000"}
 @pytest.mark.parametrize(
     ("name", "value", "kind", "keys"),
     [
-        ("heartbeat.interval.ms", "5000", Kind.SAME, {"heartbeat.interval_s": 5}),
-        ("heartbeat.interval.ms", "1500", Kind.SAME, {"heartbeat.interval_s": 1.5}),
-        ("heartbeat.interval.ms", "10", Kind.DIFFERENT, {"heartbeat.interval_s": 0.1}),
-        ("heartbeat.interval.ms", "soon", Kind.UNKNOWN, {}),
-        ("heartbeat.action.query", " ", Kind.IRRELEVANT, {}),
+        ("heartbeat.interval.ms", "5000", VerdictKind.SAME, {"heartbeat.interval_s": 5}),
+        ("heartbeat.interval.ms", "1500", VerdictKind.SAME, {"heartbeat.interval_s": 1.5}),
+        ("heartbeat.interval.ms", "10", VerdictKind.DIFFERENT, {"heartbeat.interval_s": 0.1}),
+        ("heartbeat.interval.ms", "soon", VerdictKind.UNKNOWN, {}),
+        ("heartbeat.action.query", " ", VerdictKind.IRRELEVANT, {}),
         (
             "heartbeat.action.query",
             "UPDATE public.beat SET at = now();",
-            Kind.DIFFERENT,
+            VerdictKind.DIFFERENT,
             {"heartbeat.action_query": "UPDATE public.beat SET at = now()"},
         ),
-        ("heartbeat.action.query", "SET search_path TO x; SELECT 1", Kind.IMPOSSIBLE, {}),
-        ("topic.heartbeat.prefix", "__debezium-heartbeat", Kind.SAME, {}),
-        ("topic.heartbeat.prefix", "beats", Kind.SAME, {"topics.heartbeat": "beats.inventory"}),
-        ("topic.heartbeat.name", "beats", Kind.DIFFERENT, {"topics.heartbeat": "beats"}),
-        ("heartbeat.topics.prefix", "__debezium-heartbeat", Kind.SAME, {}),
-        ("heartbeat.topics.prefix", "beats", Kind.DIFFERENT, {}),
+        ("heartbeat.action.query", "SET search_path TO x; SELECT 1", VerdictKind.IMPOSSIBLE, {}),
+        ("topic.heartbeat.prefix", "__debezium-heartbeat", VerdictKind.SAME, {}),
+        ("topic.heartbeat.prefix", "beats", VerdictKind.SAME, {"topics.heartbeat": "beats.inventory"}),
+        ("topic.heartbeat.name", "beats", VerdictKind.DIFFERENT, {"topics.heartbeat": "beats"}),
+        ("heartbeat.topics.prefix", "__debezium-heartbeat", VerdictKind.SAME, {}),
+        ("heartbeat.topics.prefix", "beats", VerdictKind.DIFFERENT, {}),
     ],
 )
-def test_heartbeats_are_carried_over(name: str, value: str, kind: Kind, keys: dict[str, object]) -> None:
+def test_heartbeats_are_carried_over(
+    name: str, value: str, kind: VerdictKind, keys: dict[str, object]
+) -> None:
     found = of({**BEATING, name: value})[name].verdict
     assert (found.kind, found.keys) == (kind, keys)
 
@@ -687,13 +707,13 @@ def test_heartbeats_are_carried_over(name: str, value: str, kind: Kind, keys: di
 )
 def test_without_an_interval_nothing_of_a_heartbeat_counts(name: str, value: str) -> None:
     found = of({name: value})[name].verdict
-    assert (found.kind, found.keys) == (Kind.IRRELEVANT, {})
+    assert (found.kind, found.keys) == (VerdictKind.IRRELEVANT, {})
 
 
 def test_the_full_name_of_the_topic_wins() -> None:
     found = of({**BEATING, "topic.heartbeat.name": "all", "topic.heartbeat.prefix": "beats"})
     assert found["topic.heartbeat.name"].verdict.keys == {"topics.heartbeat": "all"}
-    assert found["topic.heartbeat.prefix"].verdict.kind is Kind.IRRELEVANT
+    assert found["topic.heartbeat.prefix"].verdict.kind is VerdictKind.IRRELEVANT
 
 
 EVENTS = "io.debezium.converters.CloudEventsConverter"
@@ -706,8 +726,8 @@ def test_cloudevents_are_carried_over_with_the_converters_defaults() -> None:
         "cloudevents.extension_attributes": True,
     }
     found = of({"value.converter": EVENTS, "value.converter.schemas.enable": "true"})
-    assert found["value.converter"].verdict.kind is Kind.DIFFERENT
-    assert found["value.converter.schemas.enable"].verdict.kind is Kind.IRRELEVANT
+    assert found["value.converter"].verdict.kind is VerdictKind.DIFFERENT
+    assert found["value.converter.schemas.enable"].verdict.kind is VerdictKind.IRRELEVANT
     bare = {
         "value.converter": EVENTS,
         "value.converter.json.schemas.enable": "false",
@@ -717,7 +737,7 @@ def test_cloudevents_are_carried_over_with_the_converters_defaults() -> None:
     }
     assert keys_of(bare) == {"format.value": "cloudevents", "cloudevents.extension_attributes": False}
     assert not [name for name, each in of(bare).items() if name.startswith("value.") and each.verdict.kind in {
-        Kind.IMPOSSIBLE, Kind.UNKNOWN}]  # fmt: skip
+        VerdictKind.IMPOSSIBLE, VerdictKind.UNKNOWN}]  # fmt: skip
 
 
 def test_cloudevents_with_data_in_avro_have_the_registry_of_their_data() -> None:
@@ -742,10 +762,10 @@ def test_cloudevents_with_data_in_avro_have_the_registry_of_their_data() -> None
         "registry.password": "${REGISTRY_PASSWORD}",
     }
     other = of({**options, "value.converter.avro.schema.registry.url": "http://s:1"})
-    assert other["key.converter.schema.registry.url"].verdict.kind is Kind.IMPOSSIBLE
+    assert other["key.converter.schema.registry.url"].verdict.kind is VerdictKind.IMPOSSIBLE
     in_json = of({**options, "value.converter.data.serializer.type": "json"})
-    assert in_json["value.converter.avro.schema.registry.url"].verdict.kind is Kind.IRRELEVANT
-    assert in_json["key.converter"].verdict.kind is Kind.IMPOSSIBLE
+    assert in_json["value.converter.avro.schema.registry.url"].verdict.kind is VerdictKind.IRRELEVANT
+    assert in_json["key.converter"].verdict.kind is VerdictKind.IMPOSSIBLE
 
 
 @pytest.mark.parametrize(
@@ -760,19 +780,19 @@ def test_cloudevents_with_data_in_avro_have_the_registry_of_their_data() -> None
 )
 def test_what_cloudevents_of_cdcd_cannot_be_stands_in_the_way(option: str, value: str) -> None:
     name = f"value.converter.{option}"
-    assert of({"value.converter": EVENTS, name: value})[name].verdict.kind is Kind.IMPOSSIBLE
+    assert of({"value.converter": EVENTS, name: value})[name].verdict.kind is VerdictKind.IMPOSSIBLE
     json_converter = "org.apache.kafka.connect.json.JsonConverter"
-    assert of({"value.converter": json_converter, name: value})[name].verdict.kind is Kind.IRRELEVANT
+    assert of({"value.converter": json_converter, name: value})[name].verdict.kind is VerdictKind.IRRELEVANT
 
 
 def test_keys_cannot_be_cloudevents() -> None:
-    assert of({"key.converter": EVENTS})["key.converter"].verdict.kind is Kind.IMPOSSIBLE
+    assert of({"key.converter": EVENTS})["key.converter"].verdict.kind is VerdictKind.IMPOSSIBLE
 
 
 def test_flattened_records_are_no_cloudevents() -> None:
     found = of({**FLATTENED, "value.converter": EVENTS})
     transforms = [finding.verdict for name, finding in found.items() if name.startswith("transforms.")]
-    assert {verdict.kind for verdict in transforms} == {Kind.IMPOSSIBLE}
+    assert {verdict.kind for verdict in transforms} == {VerdictKind.IMPOSSIBLE}
     assert not any(verdict.keys for verdict in transforms)
 
 
@@ -791,7 +811,7 @@ def test_former_names_count_for_a_connector_without_a_topic_prefix() -> None:
         assert with_present_names(options) == options
         judged = {finding.name: finding for finding in judge(options, References())}
         assert judged["topic.prefix"].verdict.keys == {"topics.prefix": "shop"}
-        assert all(judged[name].verdict.kind is Kind.IRRELEVANT for name in beside)
+        assert all(judged[name].verdict.kind is VerdictKind.IRRELEVANT for name in beside)
     both = {"table.whitelist": "public.a", "table.include.list": "public.b"}
     assert with_present_names(both) == both
 
@@ -810,7 +830,7 @@ def test_former_names_count_for_a_connector_without_a_topic_prefix() -> None:
     ],
 )
 def test_options_that_the_connector_does_not_read_are_irrelevant(name: str) -> None:
-    assert of({name: "x"})[name].verdict.kind is Kind.IRRELEVANT
+    assert of({name: "x"})[name].verdict.kind is VerdictKind.IRRELEVANT
 
 
 @pytest.mark.parametrize(
@@ -831,10 +851,10 @@ def test_options_that_the_connector_does_not_read_are_irrelevant(name: str) -> N
 def test_a_query_of_snapshots_becomes_one_of_chunks(query: str, translated: str | None) -> None:
     begin = "snapshot.select.statement.overrides"
     found = of({begin: "public.orders", f"{begin}.public.orders": query})[f"{begin}.public.orders"].verdict
-    assert found.kind is Kind.DIFFERENT
+    assert found.kind is VerdictKind.DIFFERENT
     assert found.keys.get("snapshot.queries") == (translated and {"public.orders": translated})
     alone = of({f"{begin}.public.orders": query})[f"{begin}.public.orders"].verdict
-    assert alone.kind is Kind.IRRELEVANT
+    assert alone.kind is VerdictKind.IRRELEVANT
 
 
 def test_an_empty_prefix_of_added_fields_is_no_prefix() -> None:

@@ -5,7 +5,7 @@ import pytest
 from cdcd.tools.adopt.options import TRANSFORMS
 from cdcd.tools.adopt.reach import KnownTable
 from cdcd.tools.adopt.transforms import CLASSES
-from cdcd.tools.adopt.verdicts import Kind
+from cdcd.tools.adopt.verdicts import VerdictKind
 from tests.unit.tools.adopt.transforms_examples import (
     CONNECT,
     DEBEZIUM,
@@ -38,7 +38,9 @@ def test_several_transforms_become_one_configuration() -> None:
         {"type": f"{CONNECT}MaskField$Value", "fields": "email", "replacement": "***"},
         {"type": f"{CONNECT}RegexRouter", "regex": "(.*)", "replacement": "$1-v2"},
     )
-    assert all(each.kind in (Kind.SAME, Kind.DIFFERENT) for each in verdicts(options, KNOWN).values())
+    assert all(
+        each.kind in (VerdictKind.SAME, VerdictKind.DIFFERENT) for each in verdicts(options, KNOWN).values()
+    )
     found = config(options, KNOWN)
     assert found.filters.tables["*.*"].keep == "row.email != null"
     assert found.event_flattening.enabled
@@ -55,40 +57,50 @@ def test_several_transforms_become_one_configuration() -> None:
 def test_behind_a_transform_without_a_counterpart_the_others_say_so() -> None:
     own = {"type": "com.example.Own"}
     found = verdicts(connector(FLAT, own, RENAME), KNOWN)
-    assert [each.kind for each in found.values()] == [Kind.SAME, Kind.IMPOSSIBLE, Kind.DIFFERENT]
+    assert [each.kind for each in found.values()] == [
+        VerdictKind.SAME,
+        VerdictKind.IMPOSSIBLE,
+        VerdictKind.DIFFERENT,
+    ]
     assert "as if transform b, which comes before it, did not exist" in found["c"].why
     assert [each.kind for each in verdicts(connector(FLAT, RENAME, own), KNOWN).values()] == [
-        Kind.SAME,
-        Kind.SAME,
-        Kind.IMPOSSIBLE,
+        VerdictKind.SAME,
+        VerdictKind.SAME,
+        VerdictKind.IMPOSSIBLE,
     ]
 
 
 def test_behind_a_router_that_brings_tables_together_fields_are_judged_as_they_are() -> None:
     router = {"type": f"{CONNECT}RegexRouter", "regex": r"(.*)\.(.*)\.(.*)", "replacement": "all"}
     found = verdicts(connector(router, FLAT, RENAME), KNOWN)
-    assert [each.kind for each in found.values()] == [Kind.DIFFERENT, Kind.SAME, Kind.SAME]
+    assert [each.kind for each in found.values()] == [
+        VerdictKind.DIFFERENT,
+        VerdictKind.SAME,
+        VerdictKind.SAME,
+    ]
 
 
 @pytest.mark.parametrize(
     ("pattern", "negate", "known", "kind"),
     [
-        (r"inventory\..*", "false", None, Kind.SAME),
-        (r"inventory\.public\..*", "false", None, Kind.IMPOSSIBLE),
-        (r"inventory\.public\..*", "false", KNOWN, Kind.DIFFERENT),
-        (r"inventory\.public\.orders", "false", KNOWN, Kind.IMPOSSIBLE),
-        (r"__debezium-heartbeat.*", "false", None, Kind.IRRELEVANT),
-        (r"__debezium-heartbeat.*", "true", KNOWN, Kind.DIFFERENT),
+        (r"inventory\..*", "false", None, VerdictKind.SAME),
+        (r"inventory\.public\..*", "false", None, VerdictKind.IMPOSSIBLE),
+        (r"inventory\.public\..*", "false", KNOWN, VerdictKind.DIFFERENT),
+        (r"inventory\.public\.orders", "false", KNOWN, VerdictKind.IMPOSSIBLE),
+        (r"__debezium-heartbeat.*", "false", None, VerdictKind.IRRELEVANT),
+        (r"__debezium-heartbeat.*", "true", KNOWN, VerdictKind.DIFFERENT),
     ],
 )
 def test_records_are_flattened_for_all_tables_or_for_none(
-    pattern: str, negate: str, known: tuple[KnownTable, ...] | None, kind: Kind
+    pattern: str, negate: str, known: tuple[KnownTable, ...] | None, kind: VerdictKind
 ) -> None:
     options = connector({**FLAT, "predicate": "p", "negate": negate}, **topic_predicate(pattern))
     verdict = verdicts(options, known)["a"]
     assert verdict.kind is kind
-    assert ("event_flattening.enabled" in verdict.keys) == (kind in (Kind.SAME, Kind.DIFFERENT))
-    assert config(options, known).event_flattening.enabled == (kind in (Kind.SAME, Kind.DIFFERENT))
+    assert ("event_flattening.enabled" in verdict.keys) == (kind in (VerdictKind.SAME, VerdictKind.DIFFERENT))
+    assert config(options, known).event_flattening.enabled == (
+        kind in (VerdictKind.SAME, VerdictKind.DIFFERENT)
+    )
 
 
 def test_an_outbox_beside_flattened_tables_is_for_a_person_and_the_tables_are_flattened() -> None:
@@ -104,7 +116,7 @@ def test_an_outbox_beside_flattened_tables_is_for_a_person_and_the_tables_are_fl
         **topic_predicate(r"inventory\.public\.outbox"),
     )
     found = verdicts(options, (*KNOWN, outbox))
-    assert found["a"].kind is Kind.IMPOSSIBLE
+    assert found["a"].kind is VerdictKind.IMPOSSIBLE
     assert "note:partition" in found["a"].why
     assert found["a"].keys == {}
     assert found["a"].draft == {
@@ -131,7 +143,7 @@ def test_an_outbox_with_one_topic_is_written_out() -> None:
         {"type": f"{DEBEZIUM}outbox.EventRouter", "predicate": "p", "route.topic.replacement": "events"},
         **topic_predicate(r"inventory\.public\.outbox"),
     )
-    assert verdicts(options, (*KNOWN, table))["a"].kind is Kind.DIFFERENT
+    assert verdicts(options, (*KNOWN, table))["a"].kind is VerdictKind.DIFFERENT
     found = config(options, (*KNOWN, table)).outbox
     assert found.topics == ("events",)
     assert found.tables["public.outbox"].topic == "events"
@@ -157,35 +169,35 @@ def test_behind_records_in_other_topics_nothing_is_chosen_by_topics(router: dict
         router, FLAT, {**mask, "predicate": "p"}, mask, **topic_predicate("inventory.public.orders")
     )
     found = verdicts(options, KNOWN)
-    assert found["c"].kind is Kind.IMPOSSIBLE
+    assert found["c"].kind is VerdictKind.IMPOSSIBLE
     assert "the topics after transform a are not known" in found["c"].why
-    assert found["d"].kind is Kind.DIFFERENT
+    assert found["d"].kind is VerdictKind.DIFFERENT
 
 
 def test_records_are_flattened_once() -> None:
     found = verdicts(connector(FLAT, FLAT), KNOWN)
-    assert [each.kind for each in found.values()] == [Kind.SAME, Kind.SAME]
+    assert [each.kind for each in found.values()] == [VerdictKind.SAME, VerdictKind.SAME]
     assert "The transform has no effect" in found["b"].why
 
 
 def test_a_transform_without_a_type_is_told() -> None:
     options = connector(FLAT)
     options["transforms"] = "a, z"
-    assert verdicts(options)["a"].kind is Kind.SAME
+    assert verdicts(options)["a"].kind is VerdictKind.SAME
 
 
 def test_connect_takes_the_last_part_of_a_class_too() -> None:
     assert verdicts(connector({"type": "RegexRouter", "regex": "(.*)", "replacement": "$1-x"}))["a"].keys[
         "topics.name"
     ]
-    assert verdicts(connector({"type": "com.example.RegexRouter"}))["a"].kind is Kind.IMPOSSIBLE
-    assert verdicts(connector({"type": "Filter"}))["a"].kind is Kind.IMPOSSIBLE
+    assert verdicts(connector({"type": "com.example.RegexRouter"}))["a"].kind is VerdictKind.IMPOSSIBLE
+    assert verdicts(connector({"type": "Filter"}))["a"].kind is VerdictKind.IMPOSSIBLE
 
 
 @pytest.mark.parametrize("name", sorted(set(TRANSFORMS) - set(CLASSES)))
 def test_a_class_without_a_counterpart_says_what_to_do(name: str) -> None:
     verdict = verdicts(connector({"type": name}))["a"]
-    assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
+    assert (verdict.kind, dict(verdict.keys)) == (VerdictKind.IMPOSSIBLE, {})
     assert "accept this option" in verdict.why
 
 
@@ -195,18 +207,18 @@ def test_every_class_that_is_judged_by_a_function_has_a_row() -> None:
 
 def test_names_of_schemas_matter_only_where_there_are_schemas() -> None:
     schema = {"type": f"{CONNECT}SetSchemaMetadata$Value", "schema.name": "x"}
-    assert verdicts(connector(schema))["a"].kind is Kind.SAME
+    assert verdicts(connector(schema))["a"].kind is VerdictKind.SAME
     with_schemas = connector(schema, value__converter__schemas__enable="true")
-    assert verdicts(with_schemas)["a"].kind is Kind.IMPOSSIBLE
-    assert verdicts(connector({"type": f"{DEBEZIUM}SchemaChangeEventFilter"}))["a"].kind is Kind.SAME
+    assert verdicts(with_schemas)["a"].kind is VerdictKind.IMPOSSIBLE
+    assert verdicts(connector({"type": f"{DEBEZIUM}SchemaChangeEventFilter"}))["a"].kind is VerdictKind.SAME
 
 
 @pytest.mark.parametrize(
     ("pattern", "kind"),
-    [("other.public.orders", Kind.IRRELEVANT), (r"inventory\.public\.orders", Kind.IMPOSSIBLE)],
+    [("other.public.orders", VerdictKind.IRRELEVANT), (r"inventory\.public\.orders", VerdictKind.IMPOSSIBLE)],
 )
 def test_a_transform_without_a_counterpart_is_no_matter_if_its_predicate_selects_no_table(
-    pattern: str, kind: Kind
+    pattern: str, kind: VerdictKind
 ) -> None:
     hoist = {"type": f"{CONNECT}HoistField$Key", "field": "id", "predicate": "p"}
     found = verdicts(connector(hoist, **topic_predicate(pattern)), KNOWN)["a"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.tools.adopt.verdicts import Kind
+from cdcd.tools.adopt.verdicts import VerdictKind
 from tests.unit.tools.adopt.transforms_examples import (
     CONNECT,
     KNOWN,
@@ -35,7 +35,7 @@ def test_columns_are_cast_in_the_tables_that_have_them(kind: str, expression: st
     assert {pattern: dict(each.computed) for pattern, each in found.items()} == {
         "public.orders": {"total": expression}
     }
-    assert verdicts(options, KNOWN)["b"].kind is Kind.DIFFERENT
+    assert verdicts(options, KNOWN)["b"].kind is VerdictKind.DIFFERENT
 
 
 @pytest.mark.parametrize(
@@ -55,15 +55,15 @@ def test_columns_are_cast_in_the_tables_that_have_them(kind: str, expression: st
 )
 def test_a_cast_that_no_expression_makes_stands_in_the_way(spec: str, says: str) -> None:
     verdict = verdicts(connector(FLAT, cast(spec)), KNOWN)["b"]
-    assert verdict.kind is Kind.IMPOSSIBLE
+    assert verdict.kind is VerdictKind.IMPOSSIBLE
     assert says in verdict.why
 
 
 def test_a_cast_of_the_envelope_changes_nothing_unless_it_names_one_of_its_fields() -> None:
-    assert verdicts(connector(cast("total:float64")), KNOWN)["a"].kind is Kind.SAME
-    assert verdicts(connector(cast("ts_ms:string")), KNOWN)["a"].kind is Kind.IMPOSSIBLE
-    assert verdicts(connector(FLAT, cast("gone:string")), KNOWN)["b"].kind is Kind.SAME
-    assert verdicts(connector(FLAT, cast("total:float64")))["b"].kind is Kind.UNKNOWN
+    assert verdicts(connector(cast("total:float64")), KNOWN)["a"].kind is VerdictKind.SAME
+    assert verdicts(connector(cast("ts_ms:string")), KNOWN)["a"].kind is VerdictKind.IMPOSSIBLE
+    assert verdicts(connector(FLAT, cast("gone:string")), KNOWN)["b"].kind is VerdictKind.SAME
+    assert verdicts(connector(FLAT, cast("total:float64")))["b"].kind is VerdictKind.UNKNOWN
 
 
 def test_a_number_in_the_key_may_be_a_text_where_keys_are_texts() -> None:

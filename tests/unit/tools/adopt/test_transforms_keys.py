@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdcd.tools.adopt.verdicts import Kind
+from cdcd.tools.adopt.verdicts import VerdictKind
 from tests.unit.tools.adopt.transforms_examples import (
     CONNECT,
     DEBEZIUM,
@@ -48,9 +48,9 @@ def test_a_predicate_says_which_tables_have_bare_keys() -> None:
 )
 def test_a_key_that_is_not_the_field_alone_stands_in_the_way(key: set[str], says: str) -> None:
     verdict = verdicts(connector(EXTRACT), (replace(ORDERS, key=frozenset(key)),))["a"]
-    assert verdict.kind is Kind.IMPOSSIBLE
+    assert verdict.kind is VerdictKind.IMPOSSIBLE
     assert says in verdict.why
-    assert verdicts(connector(EXTRACT))["a"].kind is Kind.UNKNOWN
+    assert verdicts(connector(EXTRACT))["a"].kind is VerdictKind.UNKNOWN
 
 
 def test_a_router_adds_its_field_to_the_keys_of_the_tables_that_it_renames() -> None:
@@ -73,7 +73,7 @@ def test_a_field_that_a_later_transform_leaves_out_of_keys_again_is_not_added() 
     forms = config(connector(ROUTER, EXTRACT), KNOWN).key.forms
     assert [(pattern, form.bare, form.constants) for pattern, form in forms.items()] == [("*.*", True, {})]
     wrong = {**EXTRACT, "field": "__dbz__physicalTableIdentifier"}
-    assert verdicts(connector(ROUTER, wrong), KNOWN)["a"].kind is Kind.IMPOSSIBLE
+    assert verdicts(connector(ROUTER, wrong), KNOWN)["a"].kind is VerdictKind.IMPOSSIBLE
 
 
 def test_after_alone_is_a_flattened_record() -> None:
@@ -86,15 +86,15 @@ def test_two_transforms_that_flatten_all_tables_together_are_one_setting() -> No
     flat = {"type": UNWRAP, "predicate": "p"}
     rest = {**AFTER, "predicate": "p", "negate": "true"}
     found = verdicts(connector(flat, rest, **predicate), KNOWN)
-    assert [each.kind for each in found.values()] == [Kind.DIFFERENT, Kind.DIFFERENT]
+    assert [each.kind for each in found.values()] == [VerdictKind.DIFFERENT, VerdictKind.DIFFERENT]
     assert config(connector(flat, rest, **predicate), KNOWN).event_flattening.enabled
-    assert verdicts(connector(flat, **predicate), KNOWN)["a"].kind is Kind.IMPOSSIBLE
-    assert verdicts(connector(rest, **predicate), KNOWN)["a"].kind is Kind.IMPOSSIBLE
+    assert verdicts(connector(flat, **predicate), KNOWN)["a"].kind is VerdictKind.IMPOSSIBLE
+    assert verdicts(connector(rest, **predicate), KNOWN)["a"].kind is VerdictKind.IMPOSSIBLE
 
 
 @pytest.mark.parametrize("transforms", [({**AFTER, "field": "email"},), ({"type": UNWRAP}, AFTER)])
 def test_one_field_of_a_row_stands_in_the_way(transforms: tuple[dict[str, str], ...]) -> None:
-    assert list(verdicts(connector(*transforms), KNOWN).values())[-1].kind is Kind.IMPOSSIBLE
+    assert list(verdicts(connector(*transforms), KNOWN).values())[-1].kind is VerdictKind.IMPOSSIBLE
 
 
 VALUES = {"type": f"{CONNECT}ValueToKey", "fields": "email"}
@@ -124,4 +124,4 @@ def test_a_key_of_other_fields_than_columns_is_impossible(
     transforms: tuple[dict[str, str], ...], says: str
 ) -> None:
     found = list(verdicts(connector(*transforms), KNOWN).values())[-1]
-    assert (found.kind, says in found.why) == (Kind.IMPOSSIBLE, True), found.why
+    assert (found.kind, says in found.why) == (VerdictKind.IMPOSSIBLE, True), found.why

@@ -9,7 +9,7 @@ import pytest
 from cdcd.tools.adopt.judging import judge
 from cdcd.tools.adopt.reach import KnownTable
 from cdcd.tools.adopt.references import References
-from cdcd.tools.adopt.verdicts import Kind, Verdict
+from cdcd.tools.adopt.verdicts import Verdict, VerdictKind
 from tests.unit.tools.adopt.transforms_examples import (
     CONNECT,
     DEBEZIUM,
@@ -49,18 +49,18 @@ def test_a_template_is_written_if_it_says_the_same_of_every_table(
 
 def test_the_routers_become_rules_if_their_expressions_depend_on_the_tables_names() -> None:
     options = connector(router(r"inventory\.public\.(orders)", "inventory.public.$1-v2"))
-    assert verdicts(options, KNOWN)["a"].kind is Kind.SAME
+    assert verdicts(options, KNOWN)["a"].kind is VerdictKind.SAME
     topics = config(options, KNOWN).topics
     assert [(each.regex, each.replacement) for each in topics.rename] == [
         (r"inventory\.public\.(orders)", "inventory.public.$1-v2")
     ]
-    assert verdicts(options)["a"].kind is Kind.UNKNOWN
+    assert verdicts(options)["a"].kind is VerdictKind.UNKNOWN
 
 
 def test_topics_of_todays_tables_are_named_if_the_configuration_takes_no_such_rule() -> None:
     options = connector(router(r"inventory\.(?:public)+\.(?:(or)+ders)+", "inventory.public.v2"))
     found = verdicts(options, KNOWN)["a"]
-    assert found.kind is Kind.DIFFERENT
+    assert found.kind is VerdictKind.DIFFERENT
     assert "each present table" in found.why
     assert config(options, KNOWN).topics.names == {"public.orders": "inventory.public.v2"}
 
@@ -69,7 +69,7 @@ def test_an_expression_that_matches_no_table_changes_nothing() -> None:
     for known in (None, KNOWN):
         verdict = verdicts(connector(router(r"other\.(.*)", "x.$1")), known)["a"]
         assert "topics.name" not in verdict.keys
-        assert (verdict.kind, dict(verdict.keys)) == (Kind.SAME, {})
+        assert (verdict.kind, dict(verdict.keys)) == (VerdictKind.SAME, {})
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_tables_that_a_router_brings_together_share_a_topic_with_the_keys_that_t
     regex: str, replacement: str
 ) -> None:
     options = connector(router(regex, replacement))
-    assert verdicts(options)["a"].kind is Kind.UNKNOWN
+    assert verdicts(options)["a"].kind is VerdictKind.UNKNOWN
     verdict = verdicts(options, KNOWN)["a"]
-    assert verdict.kind is Kind.DIFFERENT
+    assert verdict.kind is VerdictKind.DIFFERENT
     assert "their keys may be the same" in verdict.why
     assert "Add a later one before anybody writes" in verdict.why
     (shared,) = config(options, KNOWN).topics.shared_topics
@@ -118,7 +118,7 @@ def test_topics_that_are_no_tables_are_renamed_too() -> None:
 
 def test_a_topic_that_would_look_like_a_tables_is_told() -> None:
     verdict = verdicts(connector(router("(.*)", "$1.v2")), KNOWN)["a"]
-    assert verdict.kind is Kind.DIFFERENT
+    assert verdict.kind is VerdictKind.DIFFERENT
     assert "Logical messages stay in inventory.message" in verdict.why
 
 
@@ -126,7 +126,7 @@ def test_two_routers_follow_each_other() -> None:
     options = connector(
         router(r"inventory\.(.*)", "x.$1"), {"type": UNWRAP}, router(r"x\.(.*)", "inventory.y.$1")
     )
-    assert verdicts(options)["c"].kind is Kind.UNKNOWN
+    assert verdicts(options)["c"].kind is VerdictKind.UNKNOWN
     found = config(options, KNOWN)
     assert len(found.topics.rename) == 2
     assert found.topic_names().table("public", "orders") == "inventory.y.public.orders"
@@ -139,7 +139,7 @@ def test_a_predicate_behind_a_router_goes_by_the_new_topic() -> None:
         {"type": UNWRAP}, router("(.*)", "$1-v2"), mask, **topic_predicate(r"inventory\.public\.orders-v2")
     )
     assert config(options, KNOWN).columns.mask == {"public.orders.email": "x"}
-    assert verdicts(options)["c"].kind is Kind.UNKNOWN
+    assert verdicts(options)["c"].kind is VerdictKind.UNKNOWN
     assert "A transform before it renames topics" in verdicts(options)["c"].why
 
 
@@ -174,7 +174,7 @@ def logical(kind: str = "ByLogicalTableRouter", **given: str) -> dict[str, str]:
 
 def test_routers_of_logical_tables_are_carried_over_without_their_field_in_keys() -> None:
     options = connector(logical(**{"key.enforce.uniqueness": "false"}))
-    assert verdicts(options, KNOWN)["a"].kind is Kind.SAME
+    assert verdicts(options, KNOWN)["a"].kind is VerdictKind.SAME
     assert config(options, KNOWN).topics.name == "{prefix}.{schema}.{table}-v2"
 
 
@@ -193,7 +193,7 @@ def test_the_field_that_routers_of_logical_tables_add_to_keys_is_a_constant_of_k
     assert {pattern: form.constants for pattern, form in found.key.forms.items()} == {
         each.pattern: {field: f"inventory.public.{each.name}"} for each in KNOWN
     }
-    assert verdicts(connector(logical(kind)))["a"].kind is Kind.UNKNOWN
+    assert verdicts(connector(logical(kind)))["a"].kind is VerdictKind.UNKNOWN
 
 
 def test_shards_share_a_topic_and_have_the_routers_field_in_keys() -> None:
@@ -214,21 +214,21 @@ def test_shards_share_a_topic_and_have_the_routers_field_in_keys() -> None:
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
-        ({"regex": r"(?i)INVENTORY\.(\p{L}+)", "replacement": "$1"}, Kind.IMPOSSIBLE),
-        ({"regex": "(.*)", "replacement": "$2"}, Kind.IMPOSSIBLE),
-        ({"regex": "(.*"}, Kind.IMPOSSIBLE),
-        ({"regex": "${file:/a:b}", "replacement": "x"}, Kind.UNKNOWN),
-        ({"regex": "", "replacement": "x"}, Kind.IMPOSSIBLE),
+        ({"regex": r"(?i)INVENTORY\.(\p{L}+)", "replacement": "$1"}, VerdictKind.IMPOSSIBLE),
+        ({"regex": "(.*)", "replacement": "$2"}, VerdictKind.IMPOSSIBLE),
+        ({"regex": "(.*"}, VerdictKind.IMPOSSIBLE),
+        ({"regex": "${file:/a:b}", "replacement": "x"}, VerdictKind.UNKNOWN),
+        ({"regex": "", "replacement": "x"}, VerdictKind.IMPOSSIBLE),
     ],
 )
-def test_what_cannot_be_read_stands_in_the_way(given: dict[str, str], kind: Kind) -> None:
+def test_what_cannot_be_read_stands_in_the_way(given: dict[str, str], kind: VerdictKind) -> None:
     verdict = verdicts(connector({"type": f"{CONNECT}RegexRouter", "replacement": "x", **given}), KNOWN)["a"]
     assert (verdict.kind, dict(verdict.keys)) == (kind, {})
 
 
 def test_a_prefix_that_stands_elsewhere_is_unknown() -> None:
     options = connector(router("(.*)", "$1-v2"), topic__prefix="${file:/a:b}")
-    assert verdicts(options, KNOWN)["a"].kind is Kind.UNKNOWN
+    assert verdicts(options, KNOWN)["a"].kind is VerdictKind.UNKNOWN
 
 
 def outbox(**given: str) -> dict[str, str]:
@@ -249,12 +249,12 @@ def outbox_table(*values: str) -> KnownTable:
     return KnownTable("public", "outbox", columns, frozenset({"id"}), values=(("aggregatetype", values),))
 
 
-def _beside_tables(option: str, converter: str) -> Kind:
+def _beside_tables(option: str, converter: str) -> VerdictKind:
     """The verdict on a converter that writes changes of tables too."""
     if converter.endswith("JsonConverter"):
-        return Kind.SAME
+        return VerdictKind.SAME
     is_text = option == "key.converter" and converter.endswith("StringConverter")
-    return Kind.DIFFERENT if is_text else Kind.IMPOSSIBLE
+    return VerdictKind.DIFFERENT if is_text else VerdictKind.IMPOSSIBLE
 
 
 EXISTING = frozenset({"outbox.event.Order", "outbox.event.Payment", "other", "inventory.public.outbox"})
@@ -265,7 +265,7 @@ def test_topics_of_events_are_those_that_exist_or_that_rows_name() -> None:
         each.name: each.verdict
         for each in judge(connector(outbox()), References(), (outbox_table("Order", "Refund"),), EXISTING)
     }["transforms.a.type"]
-    assert found.kind is Kind.DIFFERENT
+    assert found.kind is VerdictKind.DIFFERENT
     assert found.keys["outbox.topics"] == [
         "outbox.event.Order",
         "outbox.event.Refund",
@@ -300,7 +300,7 @@ def test_topics_of_events_that_nothing_names_are_for_a_person(
         for each in judge(connector(outbox(**router)), References(), (table,), EXISTING)
     }["transforms.a.type"]
     assert (found.kind, found.keys.get("outbox.topics")) == (
-        Kind.IMPOSSIBLE if topics is None else Kind.DIFFERENT,
+        VerdictKind.IMPOSSIBLE if topics is None else VerdictKind.DIFFERENT,
         topics,
     )
 
@@ -317,23 +317,26 @@ def test_every_captured_table_is_an_outbox_if_all_records_are_events() -> None:
 def test_an_outbox_whose_topics_or_columns_are_others_is_for_a_person() -> None:
     table = outbox_table("Order")
     moved = verdicts(connector(outbox(), router(r"outbox\.event\.(.*)", "events")), (table,))["a"]
-    assert (moved.kind, "Transform b, which comes after this one" in moved.why) == (Kind.IMPOSSIBLE, True)
+    assert (moved.kind, "Transform b, which comes after this one" in moved.why) == (
+        VerdictKind.IMPOSSIBLE,
+        True,
+    )
     beside = verdicts(connector(outbox(), router("other", "x")), (table,))["a"]
-    assert beside.kind is Kind.DIFFERENT
+    assert beside.kind is VerdictKind.DIFFERENT
     lacking = verdicts(connector(outbox(table__field__event__key="who")), (table,))["a"]
-    assert (lacking.kind, "has no column who" in lacking.why) == (Kind.IMPOSSIBLE, True)
+    assert (lacking.kind, "has no column who" in lacking.why) == (VerdictKind.IMPOSSIBLE, True)
 
 
 @pytest.mark.parametrize(
     ("converter", "kind"),
     [
-        ("org.apache.kafka.connect.storage.StringConverter", Kind.SAME),
-        ("io.debezium.converters.ByteBufferConverter", Kind.SAME),
-        ("org.apache.kafka.connect.json.JsonConverter", Kind.DIFFERENT),
-        ("com.example.Own", Kind.IMPOSSIBLE),
+        ("org.apache.kafka.connect.storage.StringConverter", VerdictKind.SAME),
+        ("io.debezium.converters.ByteBufferConverter", VerdictKind.SAME),
+        ("org.apache.kafka.connect.json.JsonConverter", VerdictKind.DIFFERENT),
+        ("com.example.Own", VerdictKind.IMPOSSIBLE),
     ],
 )
-def test_converters_of_events_write_what_the_columns_have(converter: str, kind: Kind) -> None:
+def test_converters_of_events_write_what_the_columns_have(converter: str, kind: VerdictKind) -> None:
     for name in ("key.converter", "value.converter"):
         for options, expected in (
             (connector(outbox(), **{name: converter}), kind),
@@ -385,7 +388,9 @@ def test_events_in_avro_keep_the_form_that_the_converters_gave_them(
     named = ("key_form", "payload_form", "null_fields", "empty_arrays")
     assert {name: columns[name] for name in named if name in columns} == forms
     expected = (
-        Kind.DIFFERENT if AVRO in converters.values() or "json" in written["value.converter"] else Kind.SAME
+        VerdictKind.DIFFERENT
+        if AVRO in converters.values() or "json" in written["value.converter"]
+        else VerdictKind.SAME
     )
     assert found["value.converter"].kind is expected
 
@@ -406,4 +411,4 @@ def test_forms_of_events_that_cdcd_lacks_are_impossible(
 ) -> None:
     written = {f"{part}.converter": each for part, each in converters.items()}
     found = verdicts(connector(outbox(**router), **written), (outbox_table("a"),))["a"]
-    assert (found.kind, lost in found.why) == (Kind.IMPOSSIBLE, True)
+    assert (found.kind, lost in found.why) == (VerdictKind.IMPOSSIBLE, True)

@@ -6,18 +6,18 @@ import pytest
 
 from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.errors import ConfigError
-from cdcd.tools.operations.change_lines import Filter, Seen, as_json, as_line, table_of
+from cdcd.tools.operations.change_lines import Filter, ReadRecord, as_json, as_line, table_of
 from cdcd.tools.operations.conditions import parse_condition
 
 SOURCE = {"schema": "public", "table": "orders", "ts_ms": 1_767_268_800_123}
 
 
-def seen(op: str = "c", headers: tuple[tuple[str, bytes], ...] = (), **row: Any) -> Seen:
+def seen(op: str = "c", headers: tuple[tuple[str, bytes], ...] = (), **row: Any) -> ReadRecord:
     value = {"before": None, "after": None, "source": SOURCE, "op": op, **row}
-    return Seen("shop.public.orders", b'{"id":5}', json.dumps(value).encode(), headers, 0, 7)
+    return ReadRecord("shop.public.orders", b'{"id":5}', json.dumps(value).encode(), headers, 0, 7)
 
 
-def line(record: Seen) -> str:
+def line(record: ReadRecord) -> str:
     envelope = Filter().wanted(record)
     assert envelope is not None
     return as_line(record, envelope)
@@ -65,7 +65,7 @@ def test_a_message_of_the_application_is_a_line_too():
         "source": {**SOURCE, "schema": "", "table": ""},
         "message": {"prefix": "p", "content": "eA=="},
     }
-    record = Seen("shop.message", b"{}", json.dumps(value).encode())
+    record = ReadRecord("shop.message", b"{}", json.dumps(value).encode())
     assert line(record).endswith('MESSAGE  prefix=p content="eA=="')
 
 
@@ -79,7 +79,7 @@ def test_as_json_the_record_is_whole_and_says_where_it_lies():
     shown = json.loads(as_json(seen(after={"id": 5})))
     assert (shown["topic"], shown["partition"], shown["offset"]) == ("shop.public.orders", 0, 7)
     assert (shown["key"], shown["value"]["after"]) == ({"id": 5}, {"id": 5})
-    assert json.loads(as_json(Seen("t", None, b"{}")))["key"] is None
+    assert json.loads(as_json(ReadRecord("t", None, b"{}")))["key"] is None
 
 
 @pytest.mark.parametrize(
@@ -92,20 +92,20 @@ def test_as_json_the_record_is_whole_and_says_where_it_lies():
     ],
 )
 def test_as_json_what_is_no_json_is_a_string_in_one_line(key: bytes, value: bytes | None, shown: str):
-    line = as_json(Seen("events", key, value))
+    line = as_json(ReadRecord("events", key, value))
     assert line.endswith(shown)
     assert "\n" not in line
     json.loads(line)
 
 
 def test_a_tombstone_is_not_shown():
-    assert Filter().wanted(Seen("t", b"{}", None)) is None
+    assert Filter().wanted(ReadRecord("t", b"{}", None)) is None
 
 
 def test_a_watermark_is_not_shown_and_not_told_of():
     for flattened in (None, str):
         shown = Filter(flattened=flattened)
-        assert shown.wanted(Seen("t", None, None, (("cdcd.watermark", b"4711"),))) is None
+        assert shown.wanted(ReadRecord("t", None, None, (("cdcd.watermark", b"4711"),))) is None
         assert shown.notices == []
 
 
@@ -147,8 +147,8 @@ def test_a_condition_is_judged_on_the_row_after_the_change_or_before_a_delete(te
         (seen("u", (("cdcd.unchanged", b'["note"]'),), after={"id": 5, "note": "?"}), "large"),
         (seen(after={"id": 5}), "there is no column note"),
         (seen("t"), "TRUNCATE has no row"),
-        (Seen("shop.public.orders", None, b"not json"), "records that are not changes"),
-        (Seen("shop.public.orders", None, b'{"op":"c","source":7}'), "records that are not changes"),
+        (ReadRecord("shop.public.orders", None, b"not json"), "records that are not changes"),
+        (ReadRecord("shop.public.orders", None, b'{"op":"c","source":7}'), "records that are not changes"),
     ],
 )
 def test_what_cannot_be_judged_is_not_left_out_in_silence_and_said_once(record, said):
@@ -186,7 +186,7 @@ def test_the_table_of_a_message_is_none():
     assert table_of({"source": {}}) == ""
 
 
-def flattened(record: Seen, **others: Any) -> str | None:
+def flattened(record: ReadRecord, **others: Any) -> str | None:
     shown = Filter(flattened=lambda topic: topic.removeprefix("shop."), **others)
     envelope = shown.wanted(record)
     return None if envelope is None else as_line(record, envelope)
@@ -194,21 +194,21 @@ def flattened(record: Seen, **others: Any) -> str | None:
 
 @pytest.mark.parametrize("value", [None, b'{"id":5,"__deleted":"true"}'])
 def test_a_flattened_delete_is_shown_as_one(value):
-    assert flattened(Seen("shop.public.orders", b'{"id":5}', value)) == "DELETE   public.orders id=5"
+    assert flattened(ReadRecord("shop.public.orders", b'{"id":5}', value)) == "DELETE   public.orders id=5"
 
 
 def test_a_flattened_row_is_shown_with_what_is_added_to_it():
     value = b'{"id":5,"big":"x","__deleted":"false","__op":"u"}'
-    record = Seen("shop.public.orders", b'{"id":5}', value, (("cdcd.unchanged", b'["big"]'),))
+    record = ReadRecord("shop.public.orders", b'{"id":5}', value, (("cdcd.unchanged", b'["big"]'),))
     assert flattened(record) == 'ROW      public.orders id=5 big=(unchanged) __op="u"'
     assert flattened(record, condition=parse_condition("row.id == 6")) is None
     assert flattened(record, condition=parse_condition("row.id == 5")) is not None
     assert flattened(record, tables=(parse_pattern("public.other", "t"),)) is None
     with_schema = b'{"schema":{"type":"struct"},"payload":{"id":5}}'
-    assert flattened(Seen("shop.public.orders", None, with_schema)) == "ROW      public.orders id=5"
+    assert flattened(ReadRecord("shop.public.orders", None, with_schema)) == "ROW      public.orders id=5"
 
 
 def test_among_flattened_records_an_envelope_is_shown_as_one_and_what_is_no_object_is_left_out():
     assert (flattened(seen("c", after={"id": 5})) or "").endswith("INSERT   public.orders id=5")
     for data in (b"[]", b"x", None):
-        assert flattened(Seen("shop.public.orders", None, data)) is None
+        assert flattened(ReadRecord("shop.public.orders", None, data)) is None

@@ -7,7 +7,7 @@ import pytest
 
 from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.records.schemas import TableForm
-from cdcd.tools.operations.change_lines import Filter, Seen, as_line
+from cdcd.tools.operations.change_lines import Filter, ReadRecord, as_line
 from cdcd.tools.operations.shown_values import BINARY, READ_S, ShownForms, shown, shown_content
 
 
@@ -87,7 +87,9 @@ COLUMNS = (
 def line(descriptions: ShownForms | None, schema_id: str | None) -> str:
     source = {"schema": "public", "table": "orders", "ts_ms": 1_767_268_800_123, "schema_id": schema_id}
     after = {"id": 1, "total": "1.50", "card": "eA=="}
-    seen = Seen("t", None, json.dumps({"op": "c", "source": source, "before": None, "after": after}).encode())
+    seen = ReadRecord(
+        "t", None, json.dumps({"op": "c", "source": source, "before": None, "after": after}).encode()
+    )
     envelope = Filter().wanted(seen)
     assert envelope is not None
     return as_line(seen, envelope, descriptions).partition("public.orders ")[2]

@@ -12,7 +12,7 @@ from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Insert, LogicalMessage, Relation, Truncate
 from cdcd.core.protocol.writer import write_message
 from cdcd.core.transactions.steps import NonTransactionalMessage, Opened
-from cdcd.tools.operations.change_lines import Filter, Seen
+from cdcd.tools.operations.change_lines import Filter, ReadRecord
 from cdcd.tools.operations.record import record as record_now
 from cdcd.tools.operations.replay import Range
 from cdcd.tools.operations.replay import replay as replay_now
@@ -26,7 +26,9 @@ CONFIG = parse_config(
     "topics: {names: {'public.a$b': shop.public.dollar}}\n",
     {},
 )
-RECORD = Seen("t", None, b'{"op":"c","source":{"schema":"public","table":"a","ts_ms":0},"after":{"id":1}}')
+RECORD = ReadRecord(
+    "t", None, b'{"op":"c","source":{"schema":"public","table":"a","ts_ms":0},"after":{"id":1}}'
+)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +97,14 @@ def test_all_topics_of_a_table_are_read():
         False,
     ]
     shown = filter_of(("public.a",), "", config)
-    assert shown.wanted(Seen("shop.public.a-eu", None, b'{"id":1}')) is not None
+    assert shown.wanted(ReadRecord("shop.public.a-eu", None, b'{"id":1}')) is not None
 
 
 def test_flattened_records_show_their_table_only_by_a_topic_that_is_named():
     config = with_template("{prefix}.app.{table}", flattened=True)
     shown = filter_of(("public.a",), "", config)
-    assert shown.wanted(Seen("shop.app.a", None, b'{"id":1}')) is not None
-    assert shown.wanted(Seen("shop.app.b", None, b'{"id":1}')) is None
+    assert shown.wanted(ReadRecord("shop.app.a", None, b'{"id":1}')) is not None
+    assert shown.wanted(ReadRecord("shop.app.b", None, b'{"id":1}')) is None
     with pytest.raises(ConfigError, match=r"topics\.name"):
         filter_of(("public.*",), "", config)
 
@@ -156,7 +158,7 @@ def test_notices_go_elsewhere_and_are_taken_once():
     notices: list[str] = []
     shown = Shown(Filter(), as_objects=True, show=lines.append, notice=notices.append)
     for _ in range(2):
-        shown.take(iter([Seen("t", None, b"no json"), RECORD]))
+        shown.take(iter([ReadRecord("t", None, b"no json"), RECORD]))
     assert (len(lines), len(notices), shown.is_full) == (2, 1, False)
 
 
