@@ -112,18 +112,18 @@ class MirrorProcess:
         for section, values in sections.items():
             config[section] = {**config.get(section, {}), **values}
         self.config = config
-        self._path = folder / f"mirror-{table_format}.yaml"
+        self.path = folder / f"mirror-{table_format}.yaml"
         self.log_path = folder / f"mirror-{table_format}.log"
         self._process: subprocess.Popen[str] | None = None
         self.variables: Mapping[str, str] = {}
 
     def start(self, *arguments: str) -> None:
         """Returns at once; `arguments` come after `cdcd mirror --config FILE`."""
-        self._path.write_text(yaml.safe_dump(self.config, sort_keys=False))
+        self.path.write_text(yaml.safe_dump(self.config, sort_keys=False))
         command = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-u", "-m", "cdcd.cli", "mirror"]
         with self.log_path.open("a") as errors:
             self._process = subprocess.Popen(
-                [*command, "--config", str(self._path), *arguments],
+                [*command, "--config", str(self.path), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -132,6 +132,12 @@ class MirrorProcess:
                 env={**environment(), **self.variables},
                 start_new_session=True,
             )
+
+    @property
+    def pid(self) -> int:
+        """The id of the process, whose child is Java."""
+        assert self._process is not None, "the mirror was never started"
+        return self._process.pid
 
     def lines(self) -> Iterator[str]:
         """What it says, as it comes, until it ends."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType
 
 from cdcd.core.records.schemas import read_form
@@ -89,12 +89,14 @@ class Slow:
         there, go, most = str(self.there), str(self.go), WAITS_S
 
         def waits(_: Any) -> bool:
+            import os
             import time
             from pathlib import Path
 
             try:
                 # One task waits. If each of them did, those who act in between would get no core.
-                Path(there).touch(exist_ok=False)
+                with Path(there).open("x") as file:
+                    file.write(str(os.getpid()))
             except FileExistsError:
                 return True
             end = time.monotonic() + most
@@ -137,12 +139,17 @@ class Lake:
         self.append(rows)
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.append_frame(self.frame(rows).coalesce(1))
+
+    def frame(self, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
         types = ", ".join(f"`{column}` {type_}" for column, type_ in COLUMNS.items())
-        frame = self.spark.createDataFrame([tuple([row.get(c) for c in COLUMNS]) for row in rows], types)
+        return self.spark.createDataFrame([tuple([row.get(c) for c in COLUMNS]) for row in rows], types)
+
+    def append_frame(self, frame: DataFrame) -> None:
         if self.table_format == DELTA:
-            frame.coalesce(1).write.format("delta").mode("append").insertInto(self.log)
+            frame.write.format("delta").mode("append").insertInto(self.log)
         else:
-            frame.coalesce(1).writeTo(self.log).append()
+            frame.writeTo(self.log).append()
 
     def fold(self, bound: int, *, spark: SparkSession | None = None, **more: Any) -> Folded:
         return fold(spark or self.spark, self.format, self.place(**more), self.described, bound)

@@ -1,6 +1,7 @@
 """How fast the mirror is beside the same reading without the tables, and whether it equals the source.
 
     python -m tests.spark.bench [--changes N] [--tables N] [--batch N] [--format iceberg|delta …] [--kills N] [--warm N]
+        [--fold]
 
 A real PostgreSQL, the daemon and a broker fill the topics once. Then, in one Spark and with batches of the same size,
 the topics are read, parsed and counted (the limit; every value is looked at: all are hashed), and mirrored by `Mirror`
@@ -9,7 +10,8 @@ both; what runs first, with all code still to be compiled, does not count, nor w
 mirroring, until a mirror is as in the days after its start. Beside the seconds stand those of the CPU,
 which say more on a machine that others use too. The first batch fills empty tables; with a --batch smaller than the
 changes, the others merge. With --kills, `cdcd mirror` is killed so many times (SIGKILL) on the way and started again.
-The tables are compared with the source by count and checksum.
+The tables are compared with the source by count and checksum. With --fold, the topics are appended to a log, and the
+tables are folded from it (`change_log: fold`).
 """
 
 import argparse
@@ -35,8 +37,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.cli.mirror_parts import settings_of, target_of
+from cdcd.cli.mirror_parts import base_format, log_place, settings_of, target_of
 from cdcd.config.mirror import MirrorConfig, parse_mirror
+from cdcd.mirror.base.job import BaseJob
+from cdcd.mirror.log.job import CONSUMERS
 from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.changes import parse
 from cdcd.mirror.records.descriptions import Descriptions
@@ -80,6 +84,7 @@ def main() -> None:
         "--kill-batch", type=int, default=250_000, help="batches.records_max of what is killed"
     )
     parser.add_argument("--warm", type=int, default=0, help="so many times more before it counts")
+    parser.add_argument("--fold", action="store_true", help="tables that are folded from a log")
     parser.add_argument("--memory", default="1g", help="of the driver")
     parser.add_argument("--property", nargs="*", default=[], help="of the tables, name=value")
     arguments = parser.parse_args()
@@ -175,6 +180,7 @@ def _config(
         "kafka": {"bootstrap_servers": broker.bootstrap_servers},
         "target": {"format": format_, "catalog": catalog, "location": str(place), "properties": properties},
         "batches": {"records_max": batch or arguments.batch},
+        "change_log": "fold" if arguments.fold else "none",
         "maintenance": {"interval_s": None},
         "spark": {"spark.driver.memory": arguments.memory},
     }
@@ -184,7 +190,7 @@ def _config(
 @contextmanager
 def _spark(formats: Sequence[str], *configs: MirrorConfig) -> Iterator[SparkSession]:
     # All that will be asked for: a process has one Java, and that has its jars from the first session.
-    conf: dict[str, str] = {}
+    conf = dict(CONSUMERS)
     for config in configs:
         place = config.target
         assert place.location is not None
@@ -304,14 +310,21 @@ def _mirror(spark: SparkSession, config: MirrorConfig) -> _Took:
         else:
             print(*[f"  {line}" for line in lines(fact)], sep="\n", flush=True)
 
-    mirror = Mirror(spark, settings_of(config), target_of(config), show)
+    mirror: Mirror | BaseJob
+    settings, target = settings_of(config), target_of(config)
+    if config.change_log == "fold":
+        servers, format_ = config.kafka.librdkafka(), base_format(config)
+        mirror = BaseJob(spark, settings, log_place(config), format_, target, servers, show)
+    else:
+        mirror = Mirror(spark, settings, target, show)
     clock = _Clock()
     began = _Took.until_now(spark)
     with clock.watching():
         mirror.run(once=True, stop=threading.Event())
     took = _Took.until_now(spark) - began
-    mirror.close()
-    print("  of all threads:", ", ".join(f"{what} {took:.1f} s" for what, took in clock.seconds.items()))
+    if isinstance(mirror, Mirror):
+        mirror.close()
+        print("  of all threads:", ", ".join(f"{what} {took:.1f} s" for what, took in clock.seconds.items()))
     assert not mirror.stopped, mirror.stopped
     return took
 

@@ -56,7 +56,7 @@ def main() -> None:
     with Stage.set_up() as stage:
         tables = [f"CREATE TABLE t_{i} ({SHAPES[i % len(SHAPES)]})" for i in range(most)]
         with stage.source(NAME, *tables, partitions=1) as source:
-            for round_, statements in enumerate((_inserted, _changed)):
+            for round_, statements in enumerate((inserted, changed)):
                 for number in range(most):
                     source.execute("; ".join(statements(number, arguments.changes)))
                 source.deliver()
@@ -93,12 +93,12 @@ def _round(
         had = tables, total
 
 
-def _inserted(number: int, changes: int) -> Iterator[str]:
+def inserted(number: int, changes: int) -> Iterator[str]:
     for i in range(changes):
         yield f"INSERT INTO t_{number} (id, n) VALUES ({KEYS[number % len(KEYS)].format(i=i)}, {i})"
 
 
-def _changed(number: int, changes: int) -> Iterator[str]:
+def changed(number: int, changes: int) -> Iterator[str]:
     """Updates, one insert and one delete."""
     key = KEYS[number % len(KEYS)]
     yield f"INSERT INTO t_{number} (id, n) VALUES ({key.format(i=changes)}, 0)"
@@ -159,7 +159,7 @@ def _run(source: Source, format_: str, tables: int, place: Path, conf: dict[str,
     by_process: dict[int, float] = {}
     threads: dict[int, dict[str, float]] = {}
     while process.poll() is None:
-        for pid in _family(process.pid):
+        for pid in family(process.pid):
             # A thread may end while its file is read. The next look has the others again.
             with suppress(OSError):
                 by_process[pid] = cpu_s(pid)
@@ -193,13 +193,13 @@ def _kind(thread: str) -> str:
     return thread
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     """The process and all below it."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             for child in task.read_text().split():
-                found += _family(int(child))
+                found += family(int(child))
     return found
 
 

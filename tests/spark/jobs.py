@@ -7,9 +7,10 @@ from typing import Any, Protocol
 import yaml
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from cdcd.cli.mirror_parts import settings_of, target_of
+from cdcd.cli.mirror_parts import base_format, log_place, settings_of, target_of
 from cdcd.config.mirror import parse_mirror
 from cdcd.mirror.api import consistent_points
+from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.snapshot.reading import SnapshotSource
@@ -70,6 +71,23 @@ class Job:
         finally:
             mirror.close()
         return mirror
+
+    def folded(self, **sections: Any) -> BaseJob:
+        """Append and fold what is in the topics, with a job of its own."""
+        self.facts.clear()
+        config = parse_mirror(yaml.safe_dump({**self._config, **sections}), {})
+        # A session of its own, because catalogs remember tables as a session first saw them.
+        job = BaseJob(
+            self.spark.newSession(),
+            settings_of(config),
+            log_place(config),
+            base_format(config),
+            target_of(config),
+            config.kafka.librdkafka(),
+            self.facts.append,
+        )
+        job.run(once=True, stop=threading.Event())
+        return job
 
     def table(self, source: Source, table: str) -> DataFrame:
         place = source.name if self._config["target"]["format"] == ICEBERG else None

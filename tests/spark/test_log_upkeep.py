@@ -212,7 +212,7 @@ def test_status_and_quarantine_of_a_log_and_of_folded_tables_are_told_while_the_
 
 
 def _told(mirror: MirrorProcess, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    given = [command, "--config", str(mirror._path), "--format", "json", *arguments]
+    given = [command, "--config", str(mirror.path), "--format", "json", *arguments]
     return subprocess.run(
         [sys.executable, "-m", "cdcd.cli", "mirror", *given],
         env=environment(),
