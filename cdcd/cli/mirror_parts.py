@@ -222,6 +222,8 @@ def settings_of(
         history=config.tables.history or (),
         scd2=config.tables.scd2 or (),
         interval_s=batches.interval_s,
+        fold_interval_s=batches.fold_interval_s,
+        fold_changes=batches.fold_changes,
         batch_records_max=batches.records_max,
         threads=batches.threads,
         consistent=consistent or batches.consistent,

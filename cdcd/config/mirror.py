@@ -241,6 +241,21 @@ class BatchesConfig(Section):
         "time grows too large "
         "within days.",
     )
+    fold_interval_s: float = Field(
+        300,
+        ge=0,
+        le=86_400,
+        description="With change_log: fold, longest time for which changes of a table wait in the log until a batch "
+        "folds them, in seconds. 0: each batch folds all tables that have changed. With `consistent` and with --once, "
+        "changes do not wait.",
+    )
+    fold_changes: int = Field(
+        10_000,
+        ge=1,
+        le=1_000_000_000,
+        description="With change_log: fold, number of waiting changes of a table at which the next batch folds the "
+        "table, whatever fold_interval_s says.",
+    )
     records_max: int = Field(
         500_000,
         ge=1000,

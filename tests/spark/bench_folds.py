@@ -72,7 +72,7 @@ def _small(folder: Path, given: argparse.Namespace) -> None:
     with Stage.set_up() as stage, stage.source("many", *tables, partitions=1) as source:
         mirror = source.mirror(
             given.format,
-            batches={"interval_s": 5},
+            batches={"interval_s": 5, **({} if given.former else {"fold_interval_s": 0})},
             maintenance={"interval_s": None},
             log={"format": "console"},
         )

@@ -79,23 +79,9 @@ class Known:
     is_empty: bool = False
 
 
-def is_due(known: Known | None, last: int, now: float, *, lacks: bool, always: bool) -> bool:
-    """True if a table may lack something that the log has.
-
-    Args:
-        known: None: this process has not looked at the table.
-        last: LSN of the last change of the topic in the log; 0: there is none.
-        lacks: the topic lost records, which the table may lack.
-        always: every table that may exist is due, because a point names its version.
-    """
-    if known is None:
-        return last > 0 or lacks
-    return last > known.lsn or (not known.is_empty and (always or now - known.at >= LOOK_S))
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the log has of a partition after some LSN.
+    """What the log has of a partition, or of a topic, after some LSN.
 
     Attributes:
         count: number of changes up to the bound.
@@ -106,6 +92,26 @@ class Found:
     count: int = 0
     last: int = 0
     later: int | None = None
+
+
+def is_due(known: Known | None, new: Found, now: float, settings: MirrorSettings, *, lacks: bool) -> bool:
+    """True if a table is folded in this round.
+
+    Args:
+        known: None: this process has not looked at the table.
+        new: the changes of the topic that the log has. Some of them may be folded already.
+        now: seconds of a clock that only rises.
+        lacks: the topic lost records, which the table may lack.
+    """
+    if known is None:
+        return new.last > 0 or lacks
+    waited = now - known.at
+    # A consistent point names the version of every table.
+    always = settings.consistent
+    if new.last > known.lsn:
+        is_much = known.is_empty or new.count >= settings.fold_changes
+        return always or is_much or waited >= settings.fold_interval_s
+    return not known.is_empty and (always or waited >= LOOK_S)
 
 
 def look_after(log: DataFrame, since: int, bound: int) -> dict[str, dict[int, Found]]:
@@ -296,11 +302,12 @@ class BaseJob:
         )
 
     def _due(self, bound: int, now: float) -> list[str]:
-        """Return the topics whose tables may lack something, in the order of their number of changes.
+        """Return the topics whose tables are folded now, in the order of their number of changes.
 
-        A table lacks something if the log has changes up to the bound that this process has not folded. It may lack
-        something if it stopped, if its topic lost records, or if nobody looked at its commits for `LOOK_S`, because its
-        owner may have rolled it back. The log is read from the least LSN on that is not folded.
+        A table lacks something if the log has changes up to the bound that this process has not folded. Such changes
+        may wait (`is_due`). A table may lack something if it stopped, if its topic lost records, or if nobody looked at
+        its commits for `LOOK_S`, because its owner may have rolled it back. The log is read from the least LSN on that
+        is not folded.
 
         Args:
             now: seconds of a clock that only rises.
@@ -310,11 +317,11 @@ class BaseJob:
         since = 0 if unknown else min([known[topic].lsn for topic in topics if topic in known], default=bound)
         log = positions.at_version(self._spark, self._place.name, self._log.version)
         found = look_after(log, since, bound)
-        last, counts, ends = {}, {}, {}
+        new, ends = {}, {}
         for topic in topics:
             parts = found.get(topic, {})
-            last[topic] = max([each.last for each in parts.values()], default=0)
-            counts[topic] = sum([each.count for each in parts.values()])
+            last = max([each.last for each in parts.values()], default=0)
+            new[topic] = Found(sum([each.count for each in parts.values()]), last)
             # The table has no change after the bound, so it has all records before the first of them.
             ends[topic] = {
                 part: end if (later := parts.get(part, Found()).later) is None else min(end, later)
@@ -322,17 +329,17 @@ class BaseJob:
             }
         self._ends = ends
         lacking = {*self._log.deleted, *self._log.gaps, *self._log.began}
-        always = self._settings.consistent
         due = [
             topic
             for topic in topics
             if topic in self._retried
-            or is_due(known.get(topic), last[topic], now, lacks=topic in lacking, always=always)
+            or is_due(known.get(topic), new[topic], now, self._settings, lacks=topic in lacking)
         ]
         for topic in set(topics) - {*due}:
             had = known.get(topic, Known(bound, now, is_empty=True))
-            known[topic] = replace(had, lsn=bound)
-        return sorted(due, key=lambda topic: counts[topic])
+            if new[topic].last <= had.lsn:
+                known[topic] = replace(had, lsn=bound)
+        return sorted(due, key=lambda topic: new[topic].count)
 
     def _fold(self, topic: str, bound: int) -> Progress | None:
         """Fold one table. None: it stopped, or nothing was to be done.

@@ -65,7 +65,9 @@ def facts() -> list[Any]:
 
 @pytest.fixture
 def base(facts: list[Any], monkeypatch: pytest.MonkeyPatch) -> BaseJob:
-    settings = MirrorSettings("m", KafkaSource("b:1"), "m", "m.schemas", "m.checkpoint", "")
+    settings = MirrorSettings(
+        "m", KafkaSource("b:1"), "m", "m.schemas", "m.checkpoint", "", fold_interval_s=300
+    )
     spark: Any = None
     target: Any = Target()
     for module in (job, log_job):
@@ -328,30 +330,61 @@ def test_a_version_that_cannot_get_the_tag_of_a_point_is_left_out_of_the_point(
     )
 
 
+WAITING = MirrorSettings(
+    "m", KafkaSource("b:1"), "m", "m.schemas", "m.checkpoint", "", fold_interval_s=60, fold_changes=100
+)
+
+
 @pytest.mark.parametrize(
-    ("known", "last", "now", "due"),
+    ("known", "new", "now", "due"),
     [
         # Nobody has looked at the table.
-        (None, 5, 0.0, True),
-        (None, 0, 0.0, False),
-        # The log has something new, or not.
-        (Known(5, 0.0), 6, 0.0, True),
-        (Known(5, 0.0), 5, LOOK_S - 1, False),
+        (None, Found(1, 5), 0.0, True),
+        (None, Found(), 0.0, False),
+        # The log has few new changes, which wait, or many, or none.
+        (Known(5, 0.0), Found(99, 6), 59.0, False),
+        (Known(5, 0.0), Found(99, 6), 60.0, True),
+        (Known(5, 0.0), Found(100, 6), 0.0, True),
+        (Known(5, 0.0), Found(100, 5), LOOK_S - 1, False),
         # Its owner may have rolled it back meanwhile.
-        (Known(5, 0.0), 5, LOOK_S, True),
-        (Known(5, 0.0, is_empty=True), 0, LOOK_S, False),
-        (Known(5, 0.0, is_empty=True), 6, 0.0, True),
+        (Known(5, 0.0), Found(1, 5), LOOK_S, True),
+        (Known(5, 0.0, is_empty=True), Found(), LOOK_S, False),
+        # The first changes of a table do not wait.
+        (Known(5, 0.0, is_empty=True), Found(1, 6), 0.0, True),
     ],
 )
-def test_a_table_is_due_when_the_log_has_more_or_its_owner_may_have_changed_it(
-    known: Known | None, last: int, now: float, due: bool
+def test_a_table_is_due_when_its_changes_have_waited_or_its_owner_may_have_changed_it(
+    known: Known | None, new: Found, now: float, due: bool
 ):
-    assert is_due(known, last, now, lacks=False, always=False) == due
+    assert is_due(known, new, now, WAITING, lacks=False) == due
     # A topic that lost records is looked at once, and each table that exists for a consistent point.
-    assert is_due(known, last, now, lacks=True, always=False) == (due or known is None)
-    assert is_due(known, last, now, lacks=False, always=True) == (
+    assert is_due(known, new, now, WAITING, lacks=True) == (due or known is None)
+    consistent = replace(WAITING, consistent=True)
+    assert is_due(known, new, now, consistent, lacks=False) == (
         due or (known is not None and not known.is_empty)
     )
+
+
+def test_changes_that_wait_are_folded_later_and_are_not_taken_for_folded(
+    base: BaseJob, monkeypatch: pytest.MonkeyPatch
+):
+    has = {"t": 3, "u": 4}
+    read: list[int] = []
+
+    def changes(_log: Any, since: int, _bound: int) -> dict[str, dict[int, Found]]:
+        read.append(since)
+        return {topic: {0: Found(1, lsn)} for topic, lsn in has.items() if lsn > since}
+
+    monkeypatch.setattr(job, "look_after", changes)
+    monkeypatch.setattr(positions, "at_version", lambda *_: None)
+    monkeypatch.setattr(base, "_described", lambda: ["t", "u"])
+    monkeypatch.setattr(base, "_known", {"t": Known(5, 0.0), "u": Known(5, 0.0)})
+    # WHEN one table changes, THEN its changes wait, and the next round reads the log from them on
+    has["t"] = 8
+    assert base._due(9, 60.0) == []
+    assert base._due(12, 299.0) == []
+    assert base._due(14, 300.0) == ["u", "t"]
+    assert read == [5, 5, 5]
 
 
 def test_the_log_is_read_from_the_least_position_that_this_process_knows(
