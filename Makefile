@@ -112,7 +112,7 @@ spark: .venv/stamp-spark .venv/stamp-long servers
 SPARKS = 3.5.9 4.0.5
 spark-versions: $(SPARKS:%=build/spark/%/stamp) servers
 	for version in $(SPARKS); do \
-		echo "Spark $$version"; build/spark/$$version/bin/python -m pytest tests/spark/test_log.py tests/spark/test_base.py tests/spark/test_base_now.py tests/spark/test_states.py -k "not daemons" || exit 1; \
+		echo "Spark $$version"; build/spark/$$version/bin/python -m pytest tests/spark/test_log.py tests/spark/test_base.py tests/spark/test_base_changes.py tests/spark/test_base_now.py tests/spark/test_states.py -k "not daemons" || exit 1; \
 	done
 
 deploy-test: .venv/stamp-long servers
