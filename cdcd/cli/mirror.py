@@ -19,6 +19,7 @@ from cdcd.cli.mirror_parts import (
     base_format,
     check_pyspark,
     given,
+    lake_of,
     load_folded,
     load_tables,
     log_place,
@@ -215,6 +216,7 @@ def _append_log(
     """
     from cdcd.mirror.base.job import BaseJob  # noqa: PLC0415  loads pyspark
     from cdcd.mirror.log.job import CONSUMERS, LogJob  # noqa: PLC0415
+    from cdcd.mirror.stream.reload import read_again  # noqa: PLC0415
     from cdcd.mirror.watching.observed import count  # noqa: PLC0415
     from cdcd.mirror.watching.progress import MirrorServing  # noqa: PLC0415
     from cdcd.telemetry.http import serve  # noqa: PLC0415
@@ -227,21 +229,23 @@ def _append_log(
         say(fact)
 
     stop = threading.Event()
-    settings = settings_of(config, consistent=consistent)
+    settings = settings_of(config, consistent=consistent, source=pipeline is not None)
     spark = session_for(config, f"cdcd mirror {config.name}", also=CONSUMERS)
     # A SparkContext replaces the handler of SIGINT by one that raises KeyboardInterrupt.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     place = log_place(config)
+    client = config.kafka.librdkafka()
+    source = None if pipeline is None else source_of(pipeline, settings)
+    load_one = load_folded(spark, config, settings)
     job: LogJob | BaseJob
     if config.change_log == "only":
-        job = LogJob(spark, settings, place, config.kafka.librdkafka(), observe)
+        job = LogJob(spark, settings, place, client, observe)
     else:
-        form, target = base_format(config), target_of(config)
-        job = BaseJob(spark, settings, place, form, target, config.kafka.librdkafka(), observe)
+        reads = None if source is None else partial(read_again, spark, source, load_one, observe)
+        job = BaseJob(spark, settings, lake_of(config), client, observe, reads)
     try:
-        if tables and pipeline is not None:
-            source, load_one = source_of(pipeline, settings), load_folded(spark, config, settings)
+        if tables and source is not None:
             load_tables(spark, settings, target_of(config), source, tables, observe, load_one)
         with nullcontext("") if once else serve(config.http, mirror_routes(numbers)) as address:
             if address:

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cdcd.config.mirror import MirrorConfig, MirrorLogConfig
     from cdcd.core.facts import Fact, Observer
     from cdcd.mirror.base.formats import BaseFormat
+    from cdcd.mirror.base.job import Lake
     from cdcd.mirror.log.table import LogPlace
     from cdcd.mirror.snapshot.reading import Loaded, Snapshot, SnapshotSource
     from cdcd.mirror.stream.settings import MirrorSettings
@@ -94,12 +96,9 @@ def load_tables(
     def locked(table: str, who: str, seconds: float) -> None:
         observe(LoadWaiting(f"the lock on {table} ({who})", seconds))
 
-    def load_without_log(snapshot: "Snapshot", table: str) -> "Loaded":
-        return load_as_set(spark, snapshot, table, target, settings)
-
     def load(snapshot: "Snapshot", table: str) -> None:
         began = time.monotonic()
-        done = (load_one or load_without_log)(snapshot, table)
+        done = (load_one or partial(load_as_set, spark, target, settings))(snapshot, table)
         seconds = time.monotonic() - began
         observe(TableLoaded(table, done.rows, done.quarantined, int(done.lsn), seconds))
 
@@ -145,6 +144,13 @@ def base_format(config: "MirrorConfig") -> "BaseFormat":
 
     properties = {name: str(value) for name, value in config.target.properties.items()}
     return base_of(config.target.format, properties)
+
+
+def lake_of(config: "MirrorConfig") -> "Lake":
+    """Where the log and the tables that are folded from it are."""
+    from cdcd.mirror.base.job import Lake  # noqa: PLC0415  loads pyspark
+
+    return Lake(log_place(config), base_format(config), target_of(config))
 
 
 def load_folded(

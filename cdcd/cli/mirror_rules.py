@@ -53,14 +53,9 @@ def _check_reload(config: "MirrorConfig", source: bool) -> None:
 def _check_fold(config: "MirrorConfig", commands: bool) -> None:
     """ConfigError: something is asked for that tables folded from a log do not have yet."""
     tables = config.tables
-    asked = {
-        "--relayout or --replay-quarantine": commands,
-        "tables.on_incompatible: reload": "reload"
-        in (tables.on_incompatible, *tables.on_incompatible_for.values()),
-    }
-    if config.change_log == "fold" and (refused := [name for name, is_set in asked.items() if is_set]):
+    if config.change_log == "fold" and commands:
         raise ConfigError(
-            f"change_log is fold, a preview that does not have {refused[0]} yet.",
+            "change_log is fold, a preview that does not have --relayout or --replay-quarantine yet.",
             hint="Leave it out, or set change_log to none.",
         )
     if config.change_log != "fold" and tables.scd2:

@@ -37,7 +37,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.cli.mirror_parts import base_format, log_place, settings_of, target_of
+from cdcd.cli.mirror_parts import lake_of, settings_of, target_of
 from cdcd.config.mirror import MirrorConfig, parse_mirror
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.log.job import CONSUMERS
@@ -313,8 +313,7 @@ def _mirror(spark: SparkSession, config: MirrorConfig) -> _Took:
     mirror: Mirror | BaseJob
     settings, target = settings_of(config), target_of(config)
     if config.change_log == "fold":
-        servers, format_ = config.kafka.librdkafka(), base_format(config)
-        mirror = BaseJob(spark, settings, log_place(config), format_, target, servers, show)
+        mirror = BaseJob(spark, settings, lake_of(config), config.kafka.librdkafka(), show)
     else:
         mirror = Mirror(spark, settings, target, show)
     clock = _Clock()

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from cdcd.core.errors import CdcdError
 from cdcd.mirror.api import consistent_points
 from cdcd.mirror.base.formats import DeltaBase, IcebergBase
-from cdcd.mirror.base.job import BaseJob
+from cdcd.mirror.base.job import BaseJob, Lake, ReadAgain
 from cdcd.mirror.jars import ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log.job import LogJob
@@ -35,6 +35,7 @@ class Folds:
         self.target: Lakehouse = (
             IcebergTarget("lake", source.name) if table_format == ICEBERG else DeltaTarget(str(self.folder))
         )
+        self.read_again: ReadAgain | None = None
         self.place = LogPlace(self.target.own_name("log"), table_format, str(self.folder / "checkpoint"))
 
     @property
@@ -47,7 +48,8 @@ class Folds:
         form = IcebergBase() if self._format == ICEBERG else DeltaBase()
         client = {"bootstrap.servers": self._source.servers}
         given = self._settings(**settings)
-        job = BaseJob(self.spark, given, self.place, form, self.target, client, self.facts.append)
+        lake = Lake(self.place, form, self.target)
+        job = BaseJob(self.spark, given, lake, client, self.facts.append, self.read_again)
         job.run(once=True, stop=threading.Event())
         return job.stopped
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import yaml
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from cdcd.cli.mirror_parts import base_format, log_place, settings_of, target_of
+from cdcd.cli.mirror_parts import lake_of, settings_of, target_of
 from cdcd.config.mirror import parse_mirror
 from cdcd.mirror.api import consistent_points
 from cdcd.mirror.base.job import BaseJob
@@ -80,9 +80,7 @@ class Job:
         job = BaseJob(
             self.spark.newSession(),
             settings_of(config),
-            log_place(config),
-            base_format(config),
-            target_of(config),
+            lake_of(config),
             config.kafka.librdkafka(),
             self.facts.append,
         )

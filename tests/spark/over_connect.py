@@ -23,7 +23,7 @@ from pyspark.sql import functions as sf
 from cdcd.core.errors import ConfigError
 from cdcd.mirror.api import apply_changes, read_changes, stream_changes
 from cdcd.mirror.base.formats import IcebergBase
-from cdcd.mirror.base.job import BaseJob
+from cdcd.mirror.base.job import BaseJob, Lake
 from cdcd.mirror.base.reading import LogTables
 from cdcd.mirror.jars import ICEBERG
 from cdcd.mirror.kafka import KafkaSource
@@ -100,7 +100,7 @@ def fold(server: str, servers: str, prefix: str, table: str, folder: str) -> dic
     settings = MirrorSettings(prefix, source, prefix, f"{prefix}.schemas", f"{prefix}.checkpoint", "")
     place = LogPlace(target.own_name("log"), ICEBERG, f"{folder}/checkpoint")
     client = {"bootstrap.servers": servers}
-    job = BaseJob(spark, settings, place, IcebergBase(), target, client, lambda _: None)
+    job = BaseJob(spark, settings, Lake(place, IcebergBase(), target), client, lambda _: None)
     job.run(once=True, stop=threading.Event())
     namespace, _, name = table.partition(".")
     folded = spark.table(target.name_of(TableSchema("", namespace, name, "", ("id",), ()), Kind.MIRROR))

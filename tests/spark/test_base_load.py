@@ -1,5 +1,6 @@
 """`--snapshot` of a folded table: Spark reads the table, and folds continue after the snapshot."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from cdcd.mirror.base.formats import base_of
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.snapshot.reading import Loaded, Snapshot, SnapshotSource
-from cdcd.mirror.watching.progress import TableLoaded
+from cdcd.mirror.stream.reload import read_again
+from cdcd.mirror.watching.progress import TableLoaded, TableReloaded, TableReloading
 from tests.spark.folding import Folds
 from tests.spark.stage import Stage
 
@@ -69,4 +71,21 @@ def test_a_table_that_spark_reads_again_equals_its_source_and_folds_continue(
         # AND the next fold adds what came later
         source.deliver()
         assert folds.once() == {}
+        assert folds.different("item") == []
+        # WHEN folds may read a table again that cannot follow its source
+        folds.read_again = partial(read_again, own, database, load_folded_one, folds.facts.append)
+        source.execute("ALTER TABLE item ALTER what TYPE int USING length(what); UPDATE item SET what = 9")
+        source.deliver()
+        folds.facts.clear()
+        assert folds.once(reload=True) == {}
+        # THEN it is read again
+        (reloading,) = [fact for fact in folds.facts if isinstance(fact, TableReloading)]
+        assert "what changed from text to integer" in reloading.message
+        (reloaded,) = [fact for fact in folds.facts if isinstance(fact, TableReloaded)]
+        assert (reloaded.table, reloaded.rows) == ("public.item", 299)
+        assert folds.different("item") == []
+        # AND folds continue
+        source.execute("DELETE FROM item WHERE id = 60; INSERT INTO item VALUES (3000, 'later', 3)")
+        source.deliver()
+        assert folds.once(reload=True) == {}
         assert folds.different("item") == []

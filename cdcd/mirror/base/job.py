@@ -7,13 +7,12 @@ cannot be folded stops by name, and the others go on. The next round tries it ag
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import SparkSession
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, SinkError, TransientError
@@ -21,9 +20,10 @@ from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base.branches import tag_version
 from cdcd.mirror.base.changes import fold_changes
 from cdcd.mirror.base.commit import Folded
+from cdcd.mirror.base.due import Found, Known, is_due, look_after
 from cdcd.mirror.base.fold import fold
 from cdcd.mirror.base.formats import BaseFormat
-from cdcd.mirror.base.part import Forms, Place
+from cdcd.mirror.base.part import Forms, LacksChangesError, Place
 from cdcd.mirror.base.plan import exists, log_begins
 from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.base.states import fold_states, states_name
@@ -37,6 +37,7 @@ from cdcd.mirror.stream.consistency import newest_checkpoints, set_aside_error
 from cdcd.mirror.stream.frontier import complete
 from cdcd.mirror.stream.points import Point, Points
 from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.targets.pinned import Tag
 from cdcd.mirror.targets.target import Kind, Target, kind_of
 from cdcd.mirror.watching.progress import (
@@ -55,94 +56,40 @@ from cdcd.mirror.watching.progress import (
 )
 from cdcd.mirror.watching.stops import Stop, Stops
 
-LOOK_S: Final = 300.0
-"""Seconds after which a table is looked at although the log has nothing new of it. A look costs some 0.15 s of CPU."""
-
 _RETRY_S: Final = 10.0
 
 _UPKEEP_SHARE: Final = 0.5
 """Share of the interval after which a round of maintenance begins no further table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What this process knows of the table of a topic.
-
-    Attributes:
-        lsn: the table lacks nothing that the log has up to this LSN, unless its owner has rolled it back.
-        at: when the table was looked at, in seconds of a clock that only rises.
-        is_empty: the log has no change of the topic, so there may be no table.
-    """
-
-    lsn: int
-    at: float
-    is_empty: bool = False
+ReadAgain = Callable[[str, str], None]
+"""Reads a table (`schema.table`) again from the database. The second argument is the reason. CdcdError: it cannot be
+read.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What the log has of a partition, or of a topic, after some LSN.
+class Lake:
+    """Where a mirror keeps its log and its tables.
 
     Attributes:
-        count: number of changes up to the bound.
-        last: LSN of the last one of them; 0: there is none.
-        later: offset of the first change after the bound. None: there is none.
+        log: place of the log.
+        format: of the base tables.
+        target: names the base tables, and has the table of consistent points.
     """
 
-    count: int = 0
-    last: int = 0
-    later: int | None = None
-
-
-def is_due(known: Known | None, new: Found, now: float, settings: MirrorSettings, *, lacks: bool) -> bool:
-    """True if a table is folded in this round.
-
-    Args:
-        known: None: this process has not looked at the table.
-        new: the changes of the topic that the log has. Some of them may be folded already.
-        now: seconds of a clock that only rises.
-        lacks: the topic lost records, which the table may lack.
-    """
-    if known is None:
-        return new.last > 0 or lacks
-    waited = now - known.at
-    # A consistent point names the version of every table.
-    always = settings.consistent
-    if new.last > known.lsn:
-        is_much = known.is_empty or new.count >= settings.fold_changes
-        return always or is_much or waited >= settings.fold_interval_s
-    return not known.is_empty and (always or waited >= LOOK_S)
-
-
-def look_after(log: DataFrame, since: int, bound: int) -> dict[str, dict[int, Found]]:
-    """What the log has with `lsn > since`, by topic and partition."""
-    is_in = sf.col("lsn") <= bound
-    rows = (
-        log.filter(sf.col("kind").isin("change", "truncate") & (sf.col("lsn") > since))
-        .groupBy("topic", "part")
-        .agg(
-            sf.count_if(is_in).alias("count"),
-            sf.max(sf.when(is_in, sf.col("lsn"))).alias("last"),
-            sf.min(sf.when(~is_in, sf.col("off"))).alias("later"),
-        )
-        .collect()
-    )
-    found: dict[str, dict[int, Found]] = {}
-    for row in rows:
-        each = Found(row["count"], row["last"] or 0, row["later"])
-        found.setdefault(row["topic"], {})[row["part"]] = each
-    return found
+    log: LogPlace
+    format: BaseFormat
+    target: Target
 
 
 class BaseJob:
     """Keeps the base tables of one pipeline.
 
     Args:
-        place: of the log.
-        format_: of the base tables.
-        target: names the base tables, and has the table of consistent points.
         client: properties of librdkafka, for the client that looks at topics.
         observe: gets facts.
+        read_again: reads tables that cannot follow their source, if the settings say so. None: they stop.
 
     Attributes:
         stopped: why tables and topics are left as they are, by name.
@@ -152,28 +99,25 @@ class BaseJob:
         self,
         spark: SparkSession,
         settings: MirrorSettings,
-        place: LogPlace,
-        format_: BaseFormat,
-        target: Target,
+        lake: Lake,
         client: Mapping[str, Any],
         observe: Observer,
+        read_again: ReadAgain | None = None,
     ) -> None:
         self._spark = spark
         self._settings = settings
-        self._place = place
-        self._format = format_
-        self._target = target
-        self._points = Points(spark, target, settings.tag_interval_s)
+        self._place, self._format, self._target = lake.log, lake.format, lake.target
+        self._points = Points(spark, self._target, settings.tag_interval_s)
         self._versions: dict[str, tuple[str, int]] = {}
         """By `schema.table`, name in SQL and version of each table that this round has brought to its bound."""
         self._without: tuple[str, ...] = ()
         self._observe = observe
         self._topics = TopicStarts(client)
-        self._log = LogJob(spark, settings, place, client, observe, self._folded)
+        self._log = LogJob(spark, settings, self._place, client, observe, self._folded)
         self._forms = Descriptions(
             spark, settings.kafka, self._topics, settings.schemas, variant=settings.variant, mirrored=True
         )
-        self._upkeep = BaseUpkeep(spark, settings, format_, target, observe)
+        self._upkeep = BaseUpkeep(spark, settings, self._format, self._target, observe)
         self._changed: set[str] = set()
         """Names of tables with commits since they were looked at for maintenance."""
         self._round = 0
@@ -182,6 +126,9 @@ class BaseJob:
         self._known: dict[str, Known] = {}
         self._retried: set[str] = set()
         """Topics whose tables stopped. Each round tries them again."""
+        self._read_again = read_again
+        self._unread: dict[str, str] = {}
+        """Topics whose tables are read again when the others are folded, with the reasons."""
         self._ends: Mapping[str, Mapping[int, int]] = {}
         """By topic and partition, an offset below which the log has all records, and none after the round's bound."""
         self.stopped: dict[str, CdcdError] = {}
@@ -223,6 +170,7 @@ class BaseJob:
         point = self._points.begin(bound)
         self._versions.clear()
         tables = [done for topic in due if (done := self._fold(topic, bound)) is not None]
+        tables += [done for topic in sorted(self._unread) if (done := self._read(topic, bound)) is not None]
         self._note_stops()
         if self._settings.consistent:
             self._list(point, due)
@@ -341,10 +289,25 @@ class BaseJob:
                 known[topic] = replace(had, lsn=bound)
         return sorted(due, key=lambda topic: new[topic].count)
 
-    def _fold(self, topic: str, bound: int) -> Progress | None:
-        """Fold one table. None: it stopped, or nothing was to be done.
+    def _read(self, topic: str, bound: int) -> Progress | None:
+        """Read a table again, and fold it from there on. None: it stopped, or the log has nothing later."""
+        table, why = self._forms.table(topic) or topic, self._unread.pop(topic)
+        assert self._read_again is not None, "a table is noted only if it can be read"
+        try:
+            self._read_again(table, why)
+        except Exception as error:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
+            self._stop(topic, table, error)
+            return None
+        self._changed.update(self._names(topic))
+        return self._fold(topic, bound, is_read=True)
+
+    def _fold(self, topic: str, bound: int, *, is_read: bool = False) -> Progress | None:
+        """Fold one table. None: it stopped, it must be read again, or nothing was to be done.
 
         A table that is set aside is folded up to the last commit before its changes were left out, and stops.
+
+        Args:
+            is_read: the table was read again in this round.
         """
         table = self._forms.table(topic) or topic
         began = time.monotonic()
@@ -369,7 +332,14 @@ class BaseJob:
             left_out = self._left_out(newest.schema.oid, bound)
             upper = bound if left_out is None else left_out.since - 1
             if newest.schema.key:
-                done = fold(self._spark, self._format, place, self._forms_of(topic), upper)
+                try:
+                    done = fold(self._spark, self._format, place, self._forms_of(topic), upper)
+                except (IncompatibleSchemaError, LacksChangesError) as error:
+                    can_read = self._read_again is not None and self._settings.reloads(table)
+                    if is_read or left_out is not None or not can_read:
+                        raise
+                    self._unread[topic] = error.message
+                    return None
             else:
                 done = self._fold_changes(place, upper)
             if done.taken_over is not None:
@@ -383,18 +353,8 @@ class BaseJob:
                 self._fold_changes(replace(place, name=changelog), upper, beside=True)
             if newest.schema.key and self._settings.keeps_states(table):
                 self._fold_states(place, newest.schema, upper)
-        except CdcdError as error:
-            self._stop(topic, table, error)
-            return None
         except Exception as error:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
-            self._stop(
-                topic,
-                table,
-                SinkError(
-                    f"{table}: Spark could not fold it: {first_lines(error)}",
-                    hint="Correct the fault that the message names. The next round tries again.",
-                ),
-            )
+            self._stop(topic, table, error)
             return None
         self._stops.went_on(topic)
         self._retried.discard(topic)
@@ -453,7 +413,13 @@ class BaseJob:
         position = None if version is None else version.position
         return 0 if position is None else position.lsn
 
-    def _stop(self, topic: str, table: str, error: CdcdError) -> None:
+    def _stop(self, topic: str, table: str, failure: Exception) -> None:
+        error = failure
+        if not isinstance(error, CdcdError):
+            error = SinkError(
+                f"{table}: Spark could not fold it: {first_lines(failure)}",
+                hint="Correct the fault that the message names. The next round tries again.",
+            )
         # Each round tries the table again, so a transient failure is one that waits.
         waits = isinstance(error, TransientError)
         self._known.pop(topic, None)

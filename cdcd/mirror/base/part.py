@@ -47,6 +47,10 @@ class OvertakenError(TransientError):
     """Others committed to the table during each attempt."""
 
 
+class LacksChangesError(SinkError):
+    """The log lacks changes of a table. The table can be read again from its database."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartOfForm:
     """What the log has of one form of a table in a part.
@@ -140,7 +144,7 @@ class LogReader:
         from_truncate: bool = True,
         may_lack: bool = False,
     ) -> Part:
-        """Return the part of the log that the fold must read. SinkError: the log lacks some of its changes.
+        """Return the part of the log that the fold must read. LacksChangesError: the log lacks some of its changes.
 
         Args:
             topic_id: Kafka's id of the topic whose records the table has. None: it has none.
@@ -166,7 +170,7 @@ class LogReader:
                 if whole
                 else f"it is folded up to LSN {Lsn(position.lsn)}, and"
             )
-            raise SinkError(
+            raise LacksChangesError(
                 f"{place.table}: {lacks} the log {place.log} lacks the table's changes up to LSN "
                 f"{Lsn(place.log_begins)}.",
                 hint=begin_again(place.table),
@@ -179,7 +183,7 @@ class LogReader:
 
     def _lacks_first(self, found: Part, position: Position, topic_id: str | None) -> bool:
         """True if the table lacks records that Kafka had removed before the log began to read the topic, and a truncate
-        of the part came after them. SinkError: none did.
+        of the part came after them. LacksChangesError: none did.
         """
         place = self._place
         if place.began is None:
@@ -188,7 +192,7 @@ class LogReader:
         gone = place.began.after(position.ends if topic_id in {None, place.began.topic_id} else {})
         if gone and not self._replaces(found, gone):
             part, first = min(gone.items())
-            raise SinkError(
+            raise LacksChangesError(
                 f"{place.table}: the log {place.log} has {place.topic} from offset {first} of partition {part} on, and "
                 "the table lacks records before it.",
                 hint=begin_again(place.table),

@@ -5,6 +5,7 @@ be as far behind as it likes.
 """
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -17,7 +18,7 @@ from cdcd.mirror.watching.progress import Observer, TableReloaded, TableReloadin
 
 
 def load_as_set(
-    spark: SparkSession, snapshot: Snapshot, table: str, target: Target, settings: MirrorSettings
+    spark: SparkSession, target: Target, settings: MirrorSettings, snapshot: Snapshot, table: str
 ) -> Loaded:
     """Call `load_snapshot` for `table` (`schema.table`) with what the settings say of the table."""
     return load_snapshot(
@@ -34,13 +35,16 @@ def load_as_set(
 def read_again(
     spark: SparkSession,
     source: SnapshotSource,
-    table: str,
-    target: Target,
-    settings: MirrorSettings,
+    load_one: Callable[[Snapshot, str], Loaded],
     observe: Observer,
+    table: str,
     why: str,
 ) -> None:
-    """Read `table` (`schema.table`) whole, and let its stream go on from there.
+    """Read `table` (`schema.table`) whole, and let its changes go on from there.
+
+    Args:
+        load_one: reads one table at a snapshot.
+        why: the reason, for the events.
 
     Raises:
         SourceError: it may not be read.
@@ -59,7 +63,7 @@ def read_again(
     observe(TableReloading(table, why))
 
     def load(snapshot: Snapshot, name: str) -> None:
-        done = load_as_set(spark, snapshot, name, target, settings)
+        done = load_one(snapshot, name)
         seconds = time.monotonic() - began
         observe(TableReloaded(name, done.rows, done.quarantined, int(done.lsn), seconds))
 

@@ -6,6 +6,7 @@ A failure is a table's own where it can be. What concerns all of them is raised.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -23,7 +24,7 @@ from cdcd.mirror.stream.few_records import FewRecords, SmallSlice
 from cdcd.mirror.stream.forms import UnknownFormError
 from cdcd.mirror.stream.frontier import Tips
 from cdcd.mirror.stream.points import Point
-from cdcd.mirror.stream.reload import read_again
+from cdcd.mirror.stream.reload import load_as_set, read_again
 from cdcd.mirror.stream.sessions import Sessions
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.stream.table import TableMirror
@@ -326,7 +327,8 @@ class Tables:
             return False
         spark = self._spark.newSession()
         try:
-            read_again(spark, self._source, table, self._target, self._settings, self._observe, why.message)
+            load_one = partial(load_as_set, spark, self._target, self._settings)
+            read_again(spark, self._source, load_one, self._observe, table, why.message)
         except FencedError:
             raise
         except TransientError as error:

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from cdcd.core.errors import CdcdError, SinkError
+from cdcd.core.errors import CdcdError, SinkError, TransientError
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base import job, plan
 from cdcd.mirror.base.commit import Folded
+from cdcd.mirror.base.due import LOOK_S, Found, Known, is_due
 from cdcd.mirror.base.formats import IcebergBase
-from cdcd.mirror.base.job import LOOK_S, BaseJob, Found, Known, is_due
+from cdcd.mirror.base.job import BaseJob, Lake
 from cdcd.mirror.base.kept import KeptFolded
-from cdcd.mirror.base.part import OvertakenError, Place
+from cdcd.mirror.base.part import LacksChangesError, OvertakenError, Place
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import job as log_job
@@ -24,6 +25,7 @@ from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.stream.consistency import Covered
 from cdcd.mirror.stream.points import Point
 from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.targets.pinned import Tag
 from cdcd.mirror.watching.progress import ChangesMissing, SetChanged, TableFailed, TableResumed, TableStopped
 
@@ -75,9 +77,7 @@ def base(facts: list[Any], monkeypatch: pytest.MonkeyPatch) -> BaseJob:
     made = BaseJob(
         spark,
         settings,
-        LogPlace("lake.log", "iceberg", "/checkpoint"),
-        IcebergBase(),
-        target,
+        Lake(LogPlace("lake.log", "iceberg", "/checkpoint"), IcebergBase(), target),
         {},
         facts.append,
     )
@@ -123,6 +123,72 @@ def test_a_table_that_cannot_be_folded_stops_and_goes_on_when_it_can(
     assert base._fold("t", 7) is not None
     assert base.stopped == {}
     assert isinstance(facts[-1], TableResumed)
+
+
+@pytest.mark.parametrize(
+    "cannot", [IncompatibleSchemaError("t", "n changed", ""), LacksChangesError("t: n changed")]
+)
+def test_a_table_that_cannot_follow_is_read_again_after_the_folds_of_the_others(
+    base: BaseJob, monkeypatch: pytest.MonkeyPatch, cannot: CdcdError
+):
+    done: list[str] = []
+
+    def fold(_: Any, __: Any, place: Place, *___: Any) -> Folded:
+        if place.topic == "t" and "read t" not in done:
+            raise cannot
+        done.append(f"fold {place.topic}")
+        return Folded(9)
+
+    def read(table: str, why: str) -> None:
+        assert (table, why) == ("public.t", "t: n changed")
+        done.append("read t")
+
+    monkeypatch.setattr(job, "fold", fold)
+    monkeypatch.setattr(base, "_settings", replace(base._settings, reload=True))
+    monkeypatch.setattr(base, "_read_again", read)
+    for topic in ("t", "u"):
+        base._fold(topic, 7)
+    for topic in list(base._unread):
+        base._read(topic, 7)
+    assert done == ["fold u", "read t", "fold t"]
+    assert (base.stopped, base._unread, base._changed) == ({}, {}, {"lake.t"})
+
+
+def test_a_table_stops_that_cannot_follow_and_that_cannot_be_read_again(
+    base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    said = "t: n changed"
+
+    def fold(*_: Any) -> Folded:
+        raise IncompatibleSchemaError("t", "n changed", "Read it again.")
+
+    def read(*_: Any) -> None:
+        if said == "t: no database":
+            raise TransientError(said, hint="Start it.")
+
+    monkeypatch.setattr(job, "fold", fold)
+    # The settings say that it stops.
+    monkeypatch.setattr(base, "_read_again", read)
+    base._fold("t", 7)
+    assert base.stopped["public.t"].message == said
+    # The database does not answer. The next round tries it again.
+    monkeypatch.setattr(base, "_settings", replace(base._settings, reload=True))
+    said = "t: no database"
+    base._fold("t", 7)
+    base._read("t", 7)
+    assert base.stopped["public.t"].message == said
+    assert base._retried == {"t"}
+    # The table still cannot follow after it was read.
+    said = "t: n changed"
+    base._fold("t", 7)
+    base._read("t", 7)
+    assert base.stopped["public.t"].message == said
+    # What the daemon has set aside is not read.
+    forms: Any = base._forms
+    forms.aside[1] = Aside(1, "public.t", 5, "size")
+    base._fold("t", 7)
+    assert base._unread == {}
+    assert [type(fact) for fact in facts] == [TableStopped, TableFailed, TableStopped]
 
 
 def test_a_table_without_a_key_has_a_changelog_that_tells_what_it_lacks(

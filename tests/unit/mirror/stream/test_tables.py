@@ -160,7 +160,7 @@ def test_a_table_that_cannot_follow_is_read_again_where_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, error: CdcdError
 ):
     read: list[str] = []
-    monkeypatch.setattr("cdcd.mirror.stream.tables.read_again", lambda *given: read.append(given[2]))
+    monkeypatch.setattr("cdcd.mirror.stream.tables.read_again", lambda *given: read.append(given[4]))
 
     def harness(**settings: Any) -> Harness:
         made = Harness(monkeypatch, FakeTable("public.a", error), **settings)
@@ -180,7 +180,7 @@ def test_records_that_are_gone_unread_are_a_reason_to_read_the_table_again(
     monkeypatch: pytest.MonkeyPatch, *, reload: bool
 ):
     read: list[str] = []
-    monkeypatch.setattr("cdcd.mirror.stream.tables.read_again", lambda *given: read.append(given[2]))
+    monkeypatch.setattr("cdcd.mirror.stream.tables.read_again", lambda *given: read.append(given[4]))
     gone = AnalysisException("Some data may have been lost because they are not available in Kafka any more")
     harness = Harness(monkeypatch, FakeTable("public.a", gone), FakeTable("public.b"), reload=reload)
     give_database(harness)
@@ -202,7 +202,7 @@ def reloading(
     read: list[str] = []
 
     def read_again(*given: Any) -> None:
-        read.append(given[2])
+        read.append(given[4])
         if len(read) <= times:
             raise failure
         table.goes_on()

@@ -1,0 +1,82 @@
+"""Which tables a round of folds looks at: those that may lack something that the log has."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from cdcd.mirror.stream.settings import MirrorSettings
+
+LOOK_S: Final = 300.0
+"""Seconds after which a table is looked at although the log has nothing new of it. A look costs some 0.15 s of CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What this process knows of the table of a topic.
+
+    Attributes:
+        lsn: the table lacks nothing that the log has up to this LSN, unless its owner has rolled it back.
+        at: when the table was looked at, in seconds of a clock that only rises.
+        is_empty: the log has no change of the topic, so there may be no table.
+    """
+
+    lsn: int
+    at: float
+    is_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the log has of a partition, or of a topic, after some LSN.
+
+    Attributes:
+        count: number of changes up to the bound.
+        last: LSN of the last one of them; 0: there is none.
+        later: offset of the first change after the bound. None: there is none.
+    """
+
+    count: int = 0
+    last: int = 0
+    later: int | None = None
+
+
+def is_due(known: Known | None, new: Found, now: float, settings: MirrorSettings, *, lacks: bool) -> bool:
+    """True if a table is folded in this round.
+
+    Args:
+        known: None: this process has not looked at the table.
+        new: the changes of the topic that the log has. Some of them may be folded already.
+        now: seconds of a clock that only rises.
+        lacks: the topic lost records, which the table may lack.
+    """
+    if known is None:
+        return new.last > 0 or lacks
+    waited = now - known.at
+    # A consistent point names the version of every table.
+    always = settings.consistent
+    if new.last > known.lsn:
+        is_much = known.is_empty or new.count >= settings.fold_changes
+        return always or is_much or waited >= settings.fold_interval_s
+    return not known.is_empty and (always or waited >= LOOK_S)
+
+
+def look_after(log: DataFrame, since: int, bound: int) -> dict[str, dict[int, Found]]:
+    """What the log has with `lsn > since`, by topic and partition."""
+    is_in = sf.col("lsn") <= bound
+    rows = (
+        log.filter(sf.col("kind").isin("change", "truncate") & (sf.col("lsn") > since))
+        .groupBy("topic", "part")
+        .agg(
+            sf.count_if(is_in).alias("count"),
+            sf.max(sf.when(is_in, sf.col("lsn"))).alias("last"),
+            sf.min(sf.when(~is_in, sf.col("off"))).alias("later"),
+        )
+        .collect()
+    )
+    found: dict[str, dict[int, Found]] = {}
+    for row in rows:
+        each = Found(row["count"], row["last"] or 0, row["later"])
+        found.setdefault(row["topic"], {})[row["part"]] = each
+    return found
