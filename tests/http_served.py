@@ -36,8 +36,9 @@ def config(keys: str = "") -> Config:
 class Served:
     """A server, what it was asked to do, and what it told the log."""
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: HttpServer, telemetry: Telemetry) -> None:
         self.server = server
+        self.telemetry = telemetry
         self.signals: list[Signal] = []
         self.facts: list[Fact] = []
         self.looked_up: list[str] = []
@@ -91,5 +92,5 @@ def serving(keys: str = "") -> Iterator[Served]:
     telemetry.events[TABLE, "c"] = 1
     routes = daemon_routes(lambda: given, telemetry, carry_out, observe, tools=Tools(check, records))
     with HttpServer(given.http, routes) as server:
-        served.append(Served(server))
+        served.append(Served(server, telemetry))
         yield served[0]

@@ -292,7 +292,7 @@ class KafkaTopics:
                 if isinstance(info, CdcdError):
                     found[name] = info
                 elif info is None:
-                    hint = create_hint([name], compacted=())
+                    hint = create_hint([name], compacted={})
                     found[name] = SinkError(f"Topic {name} does not exist any more.", hint=hint)
                 elif info.may_write is False:
                     found[name] = not_writable(name)

@@ -125,12 +125,14 @@ class HttpRequest:
         query: part of the address after the question mark.
         headers: headers by name, case-insensitive.
         peer: address of the client, or of its proxy.
+        is_misdirected: True if the request is for a host name that is not the server's. Only probes answer then.
     """
 
     query: str
     headers: Mapping[str, str]
     body: bytes = b""
     peer: str = ""
+    is_misdirected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class HttpRoute:
         get: answers GET and, without the body, HEAD; it runs in the server's event loop and must not block.
         post: answers POST.
         refuse: checks a request before its body is read, and returns a refusal, or None to allow the request.
-        is_probe: True if the route answers under every host name, because it returns no data.
+        is_probe: True if the route answers under every host name. Its answer must have no data then.
     """
 
     get: Callable[[HttpRequest], Reply] | None = None
@@ -335,7 +337,8 @@ def metrics_and_probes(
 
     Args:
         registry: returns the registry, called at the first scrape.
-        refuse: refuses requests for the metrics; None: all may read them.
+        refuse: refuses requests for the metrics; None: all may read them. A probe answers such a request, without the
+            reasons, which can name tables and hosts.
     """
     metrics_of = cache(registry)
     scrapes: AnswerCache[str, Reply] = AnswerCache(SHARE_MAX)
@@ -346,8 +349,11 @@ def metrics_and_probes(
         encode, content_type = choose_encoder(asked.headers.get("Accept", ""))
         return scrapes(content_type, lambda: Reply(200, content_type, encode(metrics_of())))
 
+    def may_read(asked: HttpRequest) -> bool:
+        return not asked.is_misdirected and (refuse is None or refuse(asked) is None)
+
     def probe(look: Callable[[], Health]) -> HttpRoute:
-        return HttpRoute(get=lambda _: _health(look()), is_probe=True)
+        return HttpRoute(get=lambda asked: _health(look(), with_reasons=may_read(asked)), is_probe=True)
 
     return {
         "/metrics": HttpRoute(get=metrics, refuse=refuse),
@@ -355,8 +361,9 @@ def metrics_and_probes(
     }
 
 
-def _health(health: Health) -> Reply:
-    return json_reply(200 if health.well else 503, health.detail)
+def _health(health: Health, *, with_reasons: bool) -> Reply:
+    shown = {name: value for name, value in health.detail.items() if with_reasons or name != "reasons"}
+    return json_reply(200 if health.well else 503, shown)
 
 
 def json_reply(status: int, value: object, **headers: str) -> Reply:

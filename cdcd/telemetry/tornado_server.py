@@ -53,11 +53,10 @@ class Handler(RequestHandler):
     def prepare(self) -> None:
         """Check the request before its body is read."""
         self._body = bytearray()
-        self._refusal: Reply | None = None
+        self._misdirected = refuse_host(self.request.headers.get("Host", ""), self._listen)
         path, asked = self.request.path, self._asked()
         route = self._routes.get(path)
-        if route is None or not route.is_probe:
-            self._refusal = refuse_host(asked.headers.get("Host", ""), self._listen)
+        self._refusal = None if route is not None and route.is_probe else self._misdirected
         if self._refusal is None:
             self._refusal = _refusal(self._routes, self.request.method or "", path, asked)
 
@@ -84,7 +83,13 @@ class Handler(RequestHandler):
 
     def _asked(self) -> HttpRequest:
         peer = self.request.remote_ip or ""
-        return HttpRequest(self.request.query, self.request.headers, bytes(self._body), peer)
+        return HttpRequest(
+            self.request.query,
+            self.request.headers,
+            bytes(self._body),
+            peer,
+            is_misdirected=self._misdirected is not None,
+        )
 
     def _set_headers(self, content_type: str, more: Mapping[str, str]) -> None:
         self.clear_header("Server")

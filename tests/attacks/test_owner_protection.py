@@ -66,6 +66,7 @@ _INHERITED: Final = (
     "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (100)",
     "ALTER TABLE t ADD PRIMARY KEY (id)",
 )
+_OPEN: Final = "CREATE TABLE open (id int PRIMARY KEY, ssn text, note text) PARTITION BY RANGE (id)"
 _OTHER_ORDER: Final = (
     "CREATE TABLE t_2 (note text, gone int, ssn text, id int PRIMARY KEY)",
     "ALTER TABLE t_2 DROP COLUMN gone",
@@ -299,6 +300,25 @@ RUNNING: Final[dict[str, Attack]] = {
         ],
         before=_INHERITED,
         rules={"hash": ["public.t.ssn"]},
+    ),
+    "attach the table to another one that nothing protects": Attack(
+        [
+            ["ALTER TABLE open ATTACH PARTITION t FOR VALUES FROM (0) TO (100)"],
+            [secret(1, table="open")],
+        ],
+        before=(_TABLE, _OPEN),
+    ),
+    "rename table and column, and attach the table to another one that nothing protects": Attack(
+        [
+            ["ALTER TABLE t RENAME TO u", "ALTER TABLE u RENAME COLUMN ssn TO x"],
+            [
+                "ALTER TABLE open RENAME COLUMN ssn TO x",
+                "ALTER TABLE open ATTACH PARTITION u FOR VALUES FROM (0) TO (100)",
+                secret(1, "id, x, note", table="open"),
+            ],
+            [secret(2, "id, x, note", table="u")],
+        ],
+        before=(_TABLE, _OPEN),
     ),
     "rename in a subtransaction that is rolled back": Attack(
         [

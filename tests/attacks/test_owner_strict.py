@@ -6,8 +6,10 @@ Its index calls a function, which writes into the server's log by whose rights i
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
+import psycopg
 import pytest
 
 from cdcd.core.table_names import table_text
@@ -141,3 +143,38 @@ def test_a_strangers_table_does_not_end_a_start_that_makes_a_lost_slot_again(
     assert strict.stranger in told["found"]
     assert process.stop() == 0
     assert strict.stolen() == []
+
+
+@pytest.mark.attack(
+    gains="the end of a pipeline at its next start, by a GRANT that gives the reader a further right",
+    before="withstood",
+)
+@pytest.mark.parametrize(
+    "grant",
+    [
+        'GRANT "{owner}" TO "{reader}"',
+        'GRANT ALL ON ALL TABLES IN SCHEMA ann TO "{reader}"',
+        'GRANT EXECUTE ON FUNCTION ann.evil(int) TO "{reader}"',
+    ],
+)
+def test_an_owner_who_gives_rights_to_the_reader_of_another_owner_ends_no_start(
+    strict: Strict, grant: str, broker: KafkaBroker, daemon: StartDaemon
+):
+    # GIVEN a strict pipeline that ran before
+    owned = strict.owned
+    process = daemon(owned.settings(broker, security={"strict": True}))
+    process.await_event("snapshot.finished")
+    process.await_streaming()
+    assert process.stop() == 0
+    # WHEN an owner gives the other owner's reader what is theirs. From PostgreSQL 16 on, that is not their own role.
+    owner = f"{owned.unique[:40]}_ann_owner"
+    is_refused = "{owner}" in grant and owned.database.server.version >= 16
+    refused = pytest.raises(psycopg.errors.InsufficientPrivilege) if is_refused else nullcontext()
+    with psycopg.connect(owned.database.dsn(user=owner), autocommit=True) as sql, refused:
+        sql.execute(grant.format(owner=owner, reader=owned.readers["bob"]))
+    # THEN the next start goes on, and the table of the other owner is read
+    process.start()
+    process.await_streaming()
+    owned.database.execute("UPDATE bob.t SET n = 0 WHERE id = 1")
+    process.await_metric("cdcd_events_total", lambda count: count == 1, "u", "bob.t")
+    assert process.stop() == 0

@@ -8,9 +8,13 @@ from contextlib import suppress
 
 import pytest
 
+from cdcd.config.mirror import MirrorHttpConfig
+from cdcd.core.engine.reachability import Outage
 from cdcd.telemetry import access, look_ups
-from cdcd.telemetry.http import CONNECTIONS_MAX
-from tests.http_served import ACT, DATA, EVIL, LOOKED_UP, READ, TABLE, serving
+from cdcd.telemetry.http import CONNECTIONS_MAX, HttpServer
+from cdcd.telemetry.mirror import MirrorTelemetry, mirror_routes
+from cdcd.telemetry.state import Telemetry
+from tests.http_served import ACT, DATA, EVIL, LOOKED_UP, READ, TABLE, Served, serving
 
 
 @pytest.mark.worst
@@ -50,6 +54,35 @@ def test_a_name_that_is_no_name_is_refused(host: str):
         status, body = served.ask("/v1/status", Host=host)
         assert status in {400, access.MISDIRECTED}
         assert b"shop" not in body
+
+
+@pytest.mark.attack(
+    gains="names of hosts, roles and tables in the reasons of a probe, by DNS rebinding or without the token",
+    before="failed",
+)
+@pytest.mark.parametrize(
+    ("keys", "host"), [("", EVIL), (f", read_token: {READ}", "127.0.0.1")], ids=["rebinding", "no token"]
+)
+def test_a_probe_answers_a_stranger_without_its_reasons(keys: str, host: str):
+    with serving(keys) as served:
+        served.telemetry.reach.outages["postgres"] = Outage(0.0, "no answer from db.internal for user cdcd")
+        status, body = served.ask("/readyz", Host=host)
+        assert (status, json.loads(body)["ready"]) == (503, False)
+        assert b"db.internal" not in body
+        assert b"db.internal" in served.ask("/readyz", Authorization=f"Bearer {READ}")[1]
+
+
+@pytest.mark.attack(gains="names and errors of mirrored tables, by DNS rebinding", before="failed")
+def test_the_probe_of_a_mirror_answers_a_page_of_a_stranger_without_names():
+    numbers = MirrorTelemetry()
+    numbers.failed("crm.people", "the value 4711 has no form", stopped=True)
+    with HttpServer(MirrorHttpConfig(port=0), mirror_routes(numbers)) as server:
+        served = Served(server, Telemetry("shop"))
+        status, body = served.ask("/healthz", Host=EVIL)
+        assert (status, json.loads(body)["well"]) == (503, False)
+        assert b"people" not in body
+        assert b"people" in served.ask("/healthz")[1]
+        assert served.ask("/metrics", Host=EVIL)[0] == access.MISDIRECTED
 
 
 @pytest.mark.attack(gains="a snapshot of any table, by DNS rebinding", before="failed")

@@ -248,7 +248,9 @@ class _BackwardsReading:
         held, patience_s = -1, self._topic.timeout_s
         try:
             while held < until:
-                for message in answers(self._consumer, patience_s, self._stopping, lambda: NO_ANSWER):
+                for message in answers(
+                    self._consumer, patience_s, self._stopping, lambda: NO_ANSWER, judging.unread
+                ):
                     if message.error() is not None:
                         held, patience_s = message.offset() or 0, min(self._topic.timeout_s, HANGS_S)
                         break

@@ -60,7 +60,13 @@ class ClaimsTopic:
             if claims.next_offset >= high or low == high:
                 return
             consumer.assign([TopicPartition(self.name, PARTITION, max(low, claims.next_offset))])
-            for message in answers(consumer, self.timeout_s, self.stopping, lambda: "no answer"):
+            for message in answers(
+                consumer,
+                self.timeout_s,
+                self.stopping,
+                lambda: "no answer",
+                lambda _, last: claims.take(last, None, None),
+            ):
                 if message.error() is not None:
                     return
                 claims.take(message.offset() or 0, message.key(), message.value())

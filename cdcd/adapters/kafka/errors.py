@@ -116,6 +116,12 @@ _TABLE: Final[tuple[_Row, ...]] = (
         "cleanup.policy=delete on the topic; or topics.truncate: false, if the record is a truncate record. "
         "message.timestamp.* limits the times of records.",
     ),
+    _Row(
+        "_BAD_COMPRESSION",
+        SinkError,
+        "The record at this offset is too large when it is decompressed, so cdcd did not write it. Let only cdcd "
+        "write to the topic.",
+    ),
     _Row("UNSUPPORTED_COMPRESSION_TYPE", SinkError, "Choose another compression.type in kafka.properties."),
     _Row(
         "INVALID_REQUIRED_ACKS", SinkError, "Remove acks from kafka.properties, because cdcd needs acks=all."

@@ -16,6 +16,7 @@ The partitions are assigned manually and no group stores an offset, so other rea
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
@@ -66,6 +67,8 @@ def consumer_properties(client: Properties, group: str, *, committed: bool = Tru
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 10,
+        # `_pass_over` waits for this time after each record that cannot be decompressed.
+        "fetch.error.backoff.ms": 50,
         "isolation.level": "read_committed" if committed else "read_uncommitted",
     }
 
@@ -150,10 +153,20 @@ def partitions_of(
         stopping.wait(LEADER_S)
 
 
+Unread = Callable[[int, int], None]
+"""Called with the first offset and the last offset of records that cannot be decompressed."""
+
+
 def answers(
-    consumer: Consumer, timeout_s: float, stopping: threading.Event, why: Callable[[], str]
+    consumer: Consumer,
+    timeout_s: float,
+    stopping: threading.Event,
+    why: Callable[[], str],
+    unread: Unread = lambda _first, _last: None,
 ) -> Iterator[Message]:
     """Yield records and ends of partitions in the order of their arrival. The `error()` of a record is None.
+
+    Records that librdkafka cannot decompress, because they have more than `receive.message.max.bytes`, are passed over.
 
     The iterator never ends by itself. The caller leaves it after the last end that it waits for.
 
@@ -167,8 +180,9 @@ def answers(
     """
     deadline = time.monotonic() + timeout_s
     unlisted: KafkaError | None = None
+    early: deque[Message] = deque()
     while True:
-        message = consumer.poll(POLL_S)
+        message = early.popleft() if early else consumer.poll(POLL_S)
         if message is None:
             if stopping.is_set() or time.monotonic() > deadline:
                 raise KafkaException(unlisted or KafkaError(KafkaError._TIMED_OUT, why()))
@@ -183,8 +197,59 @@ def answers(
         elif error.code() in NO_TOPIC:
             # librdkafka continues with the partition when a broker lists the topic again.
             unlisted = error
+        elif error.code() == KafkaError._BAD_COMPRESSION:
+            last, others = _pass_over(consumer, message, timeout_s, stopping)
+            early += others
+            unread(message.offset() or 0, last)
+            deadline, unlisted = time.monotonic() + timeout_s, None
         elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and not passes(error):
             raise KafkaException(error)
+
+
+def _pass_over(
+    consumer: Consumer, bad: Message, timeout_s: float, stopping: threading.Event
+) -> tuple[int, list[Message]]:
+    """Continue a partition after the batch of records that `bad` reports, which librdkafka would request for ever.
+
+    The error names the first offset of the batch only, so the last offset is searched.
+
+    Returns:
+        The batch's last offset, and messages of other partitions that arrived meanwhile.
+
+    Raises:
+        KafkaException: the broker does not answer in time, or refuses; or `stopping` was set.
+    """
+    topic, partition, first = bad.topic() or "", bad.partition() or 0, bad.offset() or 0
+    others: list[Message] = []
+
+    def is_in_batch(offset: int) -> bool:
+        consumer.seek(TopicPartition(topic, partition, offset))
+        deadline = time.monotonic() + timeout_s
+        while True:
+            message = consumer.poll(POLL_S)
+            if message is None:
+                if stopping.is_set() or time.monotonic() > deadline:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer after a large record"))
+            elif (message.topic(), message.partition()) != (topic, partition):
+                others.append(message)
+            else:
+                error = message.error()
+                if error is None or not may_change(error):
+                    is_bad = error is not None and error.code() == KafkaError._BAD_COMPRESSION
+                    return is_bad and message.offset() == first
+
+    last, step = first, 1
+    while is_in_batch(last + step):
+        last, step = last + step, 2 * step
+    after = last + step
+    while after - last > 1:
+        middle = (last + after) // 2
+        if is_in_batch(middle):
+            last = middle
+        else:
+            after = middle
+    consumer.seek(TopicPartition(topic, partition, after))
+    return last, others
 
 
 DISCOVER_S: Final = 2.0

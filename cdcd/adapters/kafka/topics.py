@@ -41,11 +41,26 @@ PROBED: Final = 4
 
 NAMED_MAX: Final = 8
 
-CHECKPOINT_CONFIG: Final[Mapping[str, str]] = {
+COMPACTED: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     # Old records of the single key are removed when a segment is full: small segments keep the topic small.
     "segment.bytes": str(32 << 20),
 }
+
+PLAIN: Final = "uncompressed"
+"""`compression.type` with which a broker decompresses records before it compares their size with the limit."""
+
+Compacted = Mapping[str, Mapping[str, str]]
+"""Settings of cdcd's own topics, by name."""
+
+
+def own_topics(checkpoint: str, schemas: str = "") -> Compacted:
+    """Return the settings of the topics with small records and with the descriptions of tables.
+
+    Somebody else's compressed record of 1 MB may need 1 GB of memory. The descriptions of many tables are written at
+    once, so their topic takes compressed records nevertheless.
+    """
+    return {schemas: COMPACTED, checkpoint: {**COMPACTED, "compression.type": PLAIN}}
 
 
 MARKER_LIMITS: Final[Mapping[str, int]] = {
@@ -101,14 +116,14 @@ def ensure_topics(
             missing,
             SinkError(
                 f"Topic {_named(missing)} does not exist, and topics.create is off.",
-                hint=create_hint(missing, compacted={checkpoint, schemas}),
+                hint=create_hint(missing, compacted=own_topics(checkpoint, schemas)),
             ),
         )
         missing = []
     names = [name for name in names if name not in refusals]
     if checkpoint in names and checkpoint not in missing:
         _check_checkpoint(admin, checkpoint)
-    created = _create(admin, missing, spec, refusals, compacted={checkpoint, schemas})
+    created = _create(admin, missing, spec, refusals, compacted=own_topics(checkpoint, schemas))
     names = [name for name in names if name not in refusals]
     _await_leaders(admin, [name for name in names if (info := found[name]) is None or not info.has_leaders])
     if checkpoint in missing and checkpoint not in created:
@@ -161,7 +176,7 @@ def not_writable(name: str) -> SinkError:
 
 
 def _create(
-    admin: Admin, names: Sequence[str], spec: TopicSpec, refusals: _Refusals, *, compacted: Collection[str]
+    admin: Admin, names: Sequence[str], spec: TopicSpec, refusals: _Refusals, *, compacted: Compacted
 ) -> list[str]:
     """Create all of `names` by few requests; return the names without those that another client created meanwhile."""
     created = []
@@ -175,11 +190,11 @@ def _create(
 
 
 def refusals(
-    admin: Admin, names: Sequence[str], spec: TopicSpec, *, compacted: Collection[str]
+    admin: Admin, names: Sequence[str], spec: TopicSpec, *, compacted: Compacted
 ) -> dict[str, CdcdError]:
     """Return the broker's errors for topics that it would not create, by name.
 
-    `compacted`: topics of cdcd that are compacted. Raises TransientError if the broker does not answer.
+    Raises TransientError if the broker does not answer.
     """
     found: dict[str, CdcdError] = {}
     for wanted in _requests(names, spec, compacted):
@@ -190,21 +205,19 @@ def refusals(
     return found
 
 
-def _requests(
-    names: Sequence[str], spec: TopicSpec, compacted: Collection[str]
-) -> Iterator[list[NewTopicSpec]]:
+def _requests(names: Sequence[str], spec: TopicSpec, compacted: Compacted) -> Iterator[list[NewTopicSpec]]:
     """Yield the topics of each request that creates topics."""
     at_once = max(1, min(CREATED_AT_ONCE, PARTITIONS_AT_ONCE // spec.partitions))
     for start in range(0, len(names), at_once):
         yield [_specified(name, spec, compacted) for name in names[start : start + at_once]]
 
 
-def _specified(name: str, spec: TopicSpec, compacted: Collection[str]) -> NewTopicSpec:
+def _specified(name: str, spec: TopicSpec, compacted: Compacted) -> NewTopicSpec:
     config = {key: _text(value) for key, value in spec.config.items()}
     partitions = spec.partitions
     if name in compacted:
         kept = {key: value for key, value in config.items() if key == "min.insync.replicas"}
-        config, partitions = {**CHECKPOINT_CONFIG, **kept}, 1
+        config, partitions = {**compacted[name], **kept}, 1
     return NewTopicSpec(name, partitions, spec.replication_factor, config)
 
 
@@ -377,10 +390,11 @@ def alter_topic(name: str, setting: str) -> str:
     )
 
 
-def create_hint(names: Sequence[str], *, compacted: Collection[str]) -> str:
+def create_hint(names: Sequence[str], *, compacted: Compacted) -> str:
     """Return the hint with the command that creates missing topics."""
     first = names[0]
-    settings = " --partitions 1 --config cleanup.policy=compact" if first in compacted else ""
+    config = "".join([f" --config {key}={value}" for key, value in compacted.get(first, {}).items()])
+    settings = f" --partitions 1{config}" if config else ""
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     return (
         f"kafka-topics --bootstrap-server <bootstrap> --create --topic {first}{settings}{more}; or set "

@@ -184,7 +184,8 @@ class ReaderFacts:
         elsewhere: True if the reader's DSN leads to another database.
         attributes: the role's attributes among SUPERUSER, REPLICATION, BYPASSRLS, CREATEROLE and CREATEDB.
         has_policies: True if one of the reader's tables has row-level security.
-        memberships: roles of which the reader's role is a member.
+        memberships: roles of which somebody else made the reader's role a member.
+        offered: roles that made the reader's role their own member.
         barriers: what keeps the reader from reading its tables.
         others: relations besides the reader's tables that it may read, as `schema.table`.
     """
@@ -196,6 +197,7 @@ class ReaderFacts:
     attributes: tuple[str, ...] = ()
     has_policies: bool = False
     memberships: tuple[str, ...] = ()
+    offered: tuple[str, ...] = ()
     barriers: tuple[Barrier, ...] = ()
     others: tuple[str, ...] = ()
 
@@ -237,12 +239,15 @@ _DATABASE: Final = "SELECT current_database(), (SELECT system_identifier FROM pg
 
 _MAIN: Final = "SELECT current_user::text"
 
+# Before PostgreSQL 16, each role can make any other role its member, without asking anybody.
 _ROLE: Final = """
 SELECT array_remove(ARRAY[CASE WHEN rolsuper THEN 'SUPERUSER' END, CASE WHEN rolreplication THEN 'REPLICATION' END,
                           CASE WHEN rolbypassrls THEN 'BYPASSRLS' END, CASE WHEN rolcreaterole THEN 'CREATEROLE' END,
                           CASE WHEN rolcreatedb THEN 'CREATEDB' END], NULL),
        ARRAY(SELECT g.rolname::text FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid
-              WHERE m.member = r.oid ORDER BY 1),
+              WHERE m.member = r.oid AND m.grantor <> m.roleid ORDER BY 1),
+       ARRAY(SELECT g.rolname::text FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid
+              WHERE m.member = r.oid AND m.grantor = m.roleid ORDER BY 1),
        EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY(%s::oid[]) AND c.relrowsecurity)
   FROM pg_roles r WHERE rolname = current_user
 """
@@ -316,13 +321,14 @@ async def _look(session: Connection, reader: ReaderFacts, oids: Collection[int],
 
     if (await rows(_DATABASE))[0] != where:
         return ReaderFacts(reader.access, reader.tables, elsewhere=True)
-    ((attributes, memberships, has_policies),) = await rows(_ROLE, list(oids))
+    ((attributes, memberships, offered, has_policies),) = await rows(_ROLE, list(oids))
     return ReaderFacts(
         reader.access,
         reader.tables,
         attributes=tuple(attributes),
         has_policies=has_policies,
         memberships=tuple(memberships),
+        offered=tuple(offered),
         barriers=tuple(
             [replace(Barrier(*row), role=reader.access.role) for row in await rows(BARRIERS, list(oids))]
         ),

@@ -134,7 +134,7 @@ class ListenConfig(Section):
         description="Host names that requests may use, such as cdcd.example.com or *.example.com. localhost, `host` "
         "and all addresses are always allowed. The server refuses a request for another host name, because the web "
         "page of an attacker could make a browser send requests under the attacker's name. /healthz and /readyz "
-        "answer under every name.",
+        "answer under every name, without reasons under other names.",
     )
 
 
@@ -180,8 +180,8 @@ class HttpConfig(ListenConfig):
     read_token: Token | None = Field(
         None,
         description="Reading the page, /v1/status and /metrics needs this text as a bearer token, or as the password "
-        "of Basic authentication. At least 16 characters. /healthz and /readyz need none. null: everybody who reaches "
-        "the port may read.",
+        "of Basic authentication. At least 16 characters. /healthz and /readyz need none, and give their reasons only "
+        "with it. null: everybody who reaches the port may read.",
     )
     read_token_file: FilePath | None = Field(
         None,

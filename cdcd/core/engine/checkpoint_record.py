@@ -86,6 +86,9 @@ class CheckpointRecords:
         return Judging(self, topic)
 
 
+TOO_LARGE: Final = "it is too large when it is decompressed"
+
+
 class Judging:
     """Finds the record that counts: pass every record to `take`, in the order of offsets.
 
@@ -187,6 +190,13 @@ class Judging:
             if len(self._foreign) < FOREIGN_MAX:
                 self._foreign[name] = offset
         self._ignore(offset, f"its key is {key!r:.60}, and not the pipeline's name")
+
+    def unread(self, first: int, last: int) -> None:
+        """Take records from the first to the last offset that cannot be decompressed."""
+        self._ignore(first, TOO_LARGE)
+        if last > first:
+            self._count += last - first - 1
+            self._ignore(last, TOO_LARGE)
 
     def _ignore(self, offset: int, why: str) -> None:
         self._count += 1

@@ -230,6 +230,18 @@ def _check_reader(
                 "if everybody has the right.",
             )
         )
+    if reader.offered:
+        groups = ", ".join(map(identifier, reader.offered))
+        problems.append(
+            Finding(
+                level,
+                "reader.tables",
+                subject,
+                f"is a member of {named(reader.offered)}, which granted themselves to it, so the owner of a table that "
+                "it reads could use their rights",
+                f"REVOKE {groups} FROM {role}; as a superuser.",
+            )
+        )
     yield from problems
     if not reader.tables:
         yield Finding(

@@ -9,6 +9,7 @@ from cdcd.adapters.kafka.errors import rights_hint
 from cdcd.adapters.kafka.principal import UNKNOWN, ClientIdentity
 from cdcd.adapters.kafka.rights import TopicAcls
 from cdcd.adapters.kafka.topics import (
+    PLAIN,
     TopicSpec,
     alter_topic,
     checkpoint_hint,
@@ -18,6 +19,7 @@ from cdcd.adapters.kafka.topics import (
     create_hint,
     keyless_hint,
     marker_problem,
+    own_topics,
     policy_problem,
     refusals,
 )
@@ -149,7 +151,9 @@ def read_facts(admin: Admin, wanted: BrokerWanted) -> BrokerFacts:
     configs = _or_error(admin.topic_configs, existing) if existing else {}
     refused: Mapping[str, CdcdError] = {}
     if missing and wanted.spec.enabled:
-        refused = refusals(admin, missing, wanted.spec, compacted={wanted.checkpoint, wanted.schemas})
+        refused = refusals(
+            admin, missing, wanted.spec, compacted=own_topics(wanted.checkpoint, wanted.schemas)
+        )
     broker = _or_error(admin.broker_config, cluster.brokers[0][0])
     return BrokerFacts(
         cluster,
@@ -267,7 +271,7 @@ def check_missing(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]
             "topic.missing",
             "topics",
             f"missing, and topics.create is off: {named(missing)}",
-            create_hint(missing, compacted={wanted.checkpoint, wanted.schemas}),
+            create_hint(missing, compacted=own_topics(wanted.checkpoint, wanted.schemas)),
         )
     elif willing:
         yield Finding("ok", "topic.missing", "topics", f"will be created: {named(willing)}")
@@ -377,6 +381,14 @@ def _problems(name: str, topic: TopicInfo, facts: BrokerFacts, wanted: BrokerWan
         )
     if name == wanted.checkpoint and facts.checkpoint_problem:
         yield Finding("error", "topic.checkpoint", subject, facts.checkpoint_problem, checkpoint_hint(name))
+    elif name == wanted.checkpoint and config.get("compression.type", PLAIN) != PLAIN:
+        yield Finding(
+            "warning",
+            "topic.checkpoint",
+            subject,
+            "takes compressed records. A small one of somebody else could need much memory at each start",
+            f"{alter_topic(name, f'compression.type={PLAIN}')}.",
+        )
     in_sync = int(config.get("min.insync.replicas", "1"))
     if in_sync > topic.replicas:
         yield Finding(

@@ -112,6 +112,14 @@ def test_with_nothing_else_of_the_pipeline_it_is_an_error(forged, keys):
     assert judging.result() is None
 
 
+@pytest.mark.parametrize(("last", "count"), [(1, 1), (2, 2), (9, 9)])
+def test_records_that_cannot_be_decompressed_are_ignored(last: int, count: int):
+    judging, _ = judged([FIRST])
+    judging.unread(1, last)
+    assert judging.result() == FIRST
+    assert judging.ignored == Ignored(count, 1, last, "it is too large when it is decompressed")
+
+
 def test_another_key_is_somebody_elses():
     judging, reader = judged([FIRST])
     judging.take(1, b"other", SECOND.encode())

@@ -82,6 +82,7 @@ def test_the_owner_of_a_partition_counts_too_and_its_reader_reads_the_whole_tabl
     [
         ({"attributes": ("REPLICATION",)}, "reader.rights", "NOREPLICATION"),
         ({"attributes": ("BYPASSRLS",)}, "reader.rights", "NOBYPASSRLS"),
+        ({"offered": ("mallory",)}, "reader.tables", 'REVOKE "mallory" FROM "reads_crm"'),
         ({"memberships": ("pg_monitor",)}, "reader.rights", 'REVOKE "pg_monitor" FROM "reads_crm"'),
         (
             {"others": ("public.orders",)},

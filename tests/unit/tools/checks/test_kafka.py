@@ -229,6 +229,23 @@ def test_a_cluster_in_order_has_no_warning_and_no_error() -> None:
         ),
         (
             check_existing,
+            replace(
+                FACTS,
+                configs={
+                    **FACTS.configs,
+                    "shop.checkpoint": {
+                        **IN_SYNC,
+                        "cleanup.policy": "compact",
+                        "compression.type": "producer",
+                    },
+                },
+            ),
+            WANTED,
+            ("warning", "topic.checkpoint"),
+            "takes compressed records",
+        ),
+        (
+            check_existing,
             replace(FACTS, topics={"shop.message": SinkError("not authorized", hint="kafka-acls")}),
             WANTED,
             ("error", "topic.rights"),
