@@ -51,6 +51,7 @@ class Attack:
         outcome: FOLLOWED or WITHHELD.
         fell: commit 99c61843 fell to it.
         withheld: the rule that the error names, if the outcome is WITHHELD.
+        as_a_whole: rows of partitions are published as rows of the partitioned table.
     """
 
     transactions: Sequence[Sequence[str]]
@@ -59,6 +60,7 @@ class Attack:
     outcome: str = FOLLOWED
     fell: bool = True
     withheld: str = "columns.hash (public.t.ssn)"
+    as_a_whole: bool = False
 
 
 _INHERITED: Final = (
@@ -293,6 +295,24 @@ RUNNING: Final[dict[str, Attack]] = {
         ],
         before=_INHERITED,
     ),
+    "rename and attach a table that has only columns of columns.include": Attack(
+        [
+            ["ALTER TABLE t RENAME TO u"],
+            ["ALTER TABLE open ATTACH PARTITION u FOR VALUES FROM (0) TO (100)", secret(1, table="open")],
+        ],
+        before=(_TABLE, _OPEN),
+        rules={"include": ["public.t.id", "public.t.note"]},
+        as_a_whole=True,
+    ),
+    "a partition with other attribute numbers, published as a whole": Attack(
+        [
+            _OTHER_ORDER,
+            ["ALTER TABLE t RENAME COLUMN ssn TO x"],
+            [secret(1, "id, x, note"), secret(101, "id, x, note")],
+        ],
+        before=_INHERITED,
+        as_a_whole=True,
+    ),
     "a partition that is detached": Attack(
         [
             ["ALTER TABLE t DETACH PARTITION t_1", "ALTER TABLE t_1 RENAME COLUMN ssn TO x"],
@@ -307,6 +327,7 @@ RUNNING: Final[dict[str, Attack]] = {
             [secret(1, table="open")],
         ],
         before=(_TABLE, _OPEN),
+        as_a_whole=True,
     ),
     "rename table and column, and attach the table to another one that nothing protects": Attack(
         [
@@ -319,6 +340,7 @@ RUNNING: Final[dict[str, Attack]] = {
             [secret(2, "id, x, note", table="u")],
         ],
         before=(_TABLE, _OPEN),
+        as_a_whole=True,
     ),
     "rename in a subtransaction that is rolled back": Attack(
         [
@@ -516,6 +538,10 @@ def start(
     """A daemon that has seen the tables as they were before the attack."""
     for statement in (*attack.before, "CREATE TABLE done (id int PRIMARY KEY, note text)"):
         database.execute(statement)
+    if attack.as_a_whole:
+        database.execute(
+            f"CREATE PUBLICATION cdcd_{unique} FOR ALL TABLES WITH (publish_via_partition_root = true)"
+        )
     process = daemon(
         configuration(
             unique,

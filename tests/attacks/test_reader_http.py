@@ -76,7 +76,7 @@ def test_a_probe_answers_a_stranger_without_its_reasons(keys: str, host: str):
 def test_the_probe_of_a_mirror_answers_a_page_of_a_stranger_without_names():
     numbers = MirrorTelemetry()
     numbers.failed("crm.people", "the value 4711 has no form", stopped=True)
-    with HttpServer(MirrorHttpConfig(port=0), mirror_routes(numbers)) as server:
+    with HttpServer(MirrorHttpConfig.model_validate({"port": 0}), mirror_routes(numbers)) as server:
         served = Served(server, Telemetry("shop"))
         status, body = served.ask("/healthz", Host=EVIL)
         assert (status, json.loads(body)["well"]) == (503, False)

@@ -220,7 +220,12 @@ class Protections:
             rules = [
                 rule for rule in self._included if any(rule.pattern.matches_table(*name) for name in names)
             ]
-            if not rules:
+            of_parts = [
+                {name for number, name in kin.columns if number in included}
+                for kin in table.kin[1:]
+                if kin.is_part and (included := self._bindings.of_table(self._list, kin.oid))
+            ]
+            if not rules and not of_parts:
                 return found
             by_number = {column.id: column.name for column in table.columns} or {
                 each.certain: column.name
@@ -231,6 +236,7 @@ class Protections:
                 number
                 for number, name in by_number.items()
                 if any(rule.pattern.column.fullmatch(name) is not None for rule in rules)
+                or (not rules and all(name in names for names in of_parts))
             ]
             # No column has the number 0. It marks that the table's columns are chosen, even if none is.
             self._bindings.bind(self._list, relation.oid, (0, *matching))
@@ -296,9 +302,11 @@ class Protections:
                     number,
                     [rule for rule in self._rules if rule.pattern.matches(kin.schema, kin.name, name)],
                 )
+        of_parts = self._rules_of_parts(table)
         for kin in table.kin[:1]:
             for column in table.columns:
-                self._bind(kin.oid, column.id, self._inherited(family, column.name))
+                rules = [*self._inherited(family, column.name), *of_parts.get(column.name, ())]
+                self._bind(kin.oid, column.id, rules)
         own = {
             column.name: self._bound(kin.oid, column.id) for kin in table.kin[:1] for column in table.columns
         }
@@ -306,6 +314,18 @@ class Protections:
             # A detached partition becomes a separate table.
             for number, name in kin.columns if kin.is_part else ():
                 self._bind(kin.oid, number, own.get(name, ()))
+
+    def _rules_of_parts(self, table: TableDescription) -> dict[str, list[ColumnRule]]:
+        """Return the rules that are bound to columns of partitions, by the column's name.
+
+        A protected table becomes a partition of a table that no rule names by ATTACH PARTITION.
+        """
+        found: dict[str, list[ColumnRule]] = {}
+        for kin in table.kin[1:]:
+            if kin.is_part and self._bindings.has(kin.oid):
+                for number, name in kin.columns:
+                    found.setdefault(name, []).extend(self._bound(kin.oid, number))
+        return found
 
     def _bind(self, oid: int, number: int, rules: Iterable[ColumnRule]) -> None:
         """Bind rules to a column, except a rule that another bound rule makes superfluous."""

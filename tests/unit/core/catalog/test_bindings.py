@@ -181,6 +181,27 @@ def test_a_partition_stays_protected_after_it_was_detached():
     assert actions(protections, relation("note", "x", "id", name="t_1", oid=8), alone) == ["", HASH, ""]
 
 
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ([rule("public.t.ssn")], ["", HASH, ""]),
+        ([rule("public.t.id", INCLUDE), rule("public.t.note", INCLUDE)], ["", EXCLUDE, ""]),
+    ],
+    ids=["hash", "include"],
+)
+def test_a_table_that_gets_a_protected_table_as_its_partition_is_protected_too(rules, expected):
+    protections = known(*rules)
+    whole = Kin(9, "public", "whole")
+    columns = {1: "id", 2: "x", 3: "note"}
+    before = replace(table(columns, seen=110, at=105), kin=(whole,))
+    message = relation(*columns.values(), name="whole", oid=9)
+    assert actions(protections, message, before) == ["", "", ""]
+    # Table and column have other names by now.
+    part = Kin(OID, "public", "u", ((1, "id"), (2, "x"), (3, "note")), is_part=True)
+    after = replace(table(columns, seen=300, at=200), kin=(whole, part))
+    assert actions(protections, message, after) == expected
+
+
 @pytest.mark.skipif(is_compiled(), reason="a method of a compiled object cannot be watched")
 def test_many_descriptions_of_one_partitioned_table_bind_its_partitions_once():
     """PostgreSQL describes the table before the first change of each partition."""
