@@ -3,7 +3,8 @@
     python -m tests.bench [--rows N] [--repeat N] [--workload inserts|mixed|single …] [--form compiled uncompiled]
                           [--against debezium] [--version 18] [--large ROWS] [--results FILE] [--profile]
     python -m tests.bench --many [TABLES] [--form compiled] [--results FILE]
-    python -m tests.bench --before FOLDER [--rows N] [--repeat N] [--workload …] [--large ROWS] [--results FILE]
+    python -m tests.bench --before FOLDER [--together] [--rows N] [--repeat N] [--workload …] [--large ROWS]
+                          [--results FILE]
     python -m tests.bench --recording [--rows N] [--repeat N] [--workload …] [--results FILE]
     python -m tests.bench --formats [--rows N] [--repeat N] [--results FILE]
 
@@ -90,6 +91,11 @@ def main() -> None:
         type=Path,
         metavar="FOLDER",
         help="another working tree, with its compiled daemon (make build/compiled/stamp there): both drain the same",
+    )
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="with --before or --recording: the daemons of a pair drain at the same time, for exact ratios of CPU",
     )
     parser.add_argument(
         "--recording",
@@ -205,8 +211,11 @@ def _pairs(
     for workload in arguments.workload:
         slots = [f"{workload}_{number}_{tree}" for number in range(arguments.repeat) for tree in ("a", "b")]
         end = _prepare(server, broker, WORKLOADS[workload], arguments.rows, slots)
-        pairs = compare(server, broker, folder, sides, slots, end, arguments.rows)
-        lines += [f"\n{WORKLOADS[workload].title}, {arguments.rows:,} rows", *report_before(pairs)]
+        pairs = compare(
+            server, broker, folder, sides, slots, end, arguments.rows, together=arguments.together
+        )
+        how = ", both daemons at the same time" if arguments.together else ""
+        lines += [f"\n{WORKLOADS[workload].title}, {arguments.rows:,} rows{how}", *report_before(pairs)]
     return lines
 
 
