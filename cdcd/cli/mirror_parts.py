@@ -49,7 +49,8 @@ def check_pyspark() -> None:
 
 
 def log_to(log: "MirrorLogConfig") -> "Observer":
-    """Say facts on standard output, as `log` has it."""
+    """Say facts on standard output, as `log` has it, with masked passwords."""
+    from cdcd.config.masking import mask_text  # noqa: PLC0415  --help needs none of it
     from cdcd.mirror.watching.lines import lines  # noqa: PLC0415  --help needs none of it
     from cdcd.telemetry.logs import LEVELS, configure_logging  # noqa: PLC0415
 
@@ -62,7 +63,8 @@ def log_to(log: "MirrorLogConfig") -> "Observer":
     def echo(fact: "Fact") -> None:
         if LEVELS[fact.level] >= LEVELS[log.level]:
             for line in lines(fact):
-                show(line)
+                # Spark's errors can repeat the address of a catalog with its password.
+                show(mask_text(line))
 
     return echo
 

@@ -5,10 +5,12 @@ it runs, with how much memory and with which jars, only what the table formats n
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError
@@ -210,11 +212,33 @@ def session(
         settings |= _LOCAL | {"spark.sql.shuffle.partitions": str(cores)}
         parts = (*formats, KAFKA) if kafka else formats
         settings["spark.jars"] = ",".join(map(str, jars(parts)))
-    for key, value in _joined(settings, conf or {}).items():
+    joined = _joined(settings, conf or {})
+    if not under_spark_submit():
+        _launch_java({"spark.master": f"local[{cores}]", **joined})
+    for key, value in joined.items():
         builder = builder.config(key, value)
     made = builder.getOrCreate()
     check_classic(made, name)
     return made
+
+
+_LATER: Final = ("spark.sql.", "spark.hadoop.")
+"""Beginnings of settings that Spark reads after the start of Java, such as the logins of catalogs and buckets."""
+
+_SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
+"""Names of secrets (`spark.redaction.regex`)."""
+
+
+def _launch_java(settings: Mapping[str, str]) -> None:
+    """Start Java, unless it runs, without secrets among its arguments, which all users of the machine can read.
+
+    PySpark would pass all settings of the session as arguments. The session sets the other ones later.
+    """
+    conf = SparkConf(loadDefaults=False)
+    for key, value in settings.items():
+        if not key.startswith(_LATER) and _SECRET.search(key) is None:
+            conf.set(key, value)
+    SparkContext._ensure_initialized(conf=conf)
 
 
 def _joined(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from cdcd.config.masking import mask_text
 from cdcd.telemetry.definitions import Definition, Sample, families, row, table
 from cdcd.telemetry.http import Routes, metrics_and_probes
 from cdcd.telemetry.state import Health
@@ -88,7 +89,7 @@ class MirrorTelemetry:
             of = self._of(name)
             of.failures += 1
             if stopped:
-                of.stopped = why
+                of.stopped = mask_text(why)
 
     def resumed(self, name: str) -> None:
         """Register that a table goes on."""
@@ -104,7 +105,7 @@ class MirrorTelemetry:
         """Register that a service that all tables need is unreachable."""
         with self._lock:
             self.retries += 1
-            self.waiting_for = why
+            self.waiting_for = mask_text(why)
 
     def health(self) -> Health:
         """Return the health: well if no table is stopped and no service is unreachable."""

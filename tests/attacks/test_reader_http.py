@@ -75,13 +75,15 @@ def test_a_probe_answers_a_stranger_without_its_reasons(keys: str, host: str):
 @pytest.mark.attack(gains="names and errors of mirrored tables, by DNS rebinding", before="failed")
 def test_the_probe_of_a_mirror_answers_a_page_of_a_stranger_without_names():
     numbers = MirrorTelemetry()
-    numbers.failed("crm.people", "the value 4711 has no form", stopped=True)
+    numbers.failed("crm.people", "no answer from jdbc:postgresql://c/db?user=a&password=s3same", stopped=True)
     with HttpServer(MirrorHttpConfig.model_validate({"port": 0}), mirror_routes(numbers)) as server:
         served = Served(server, Telemetry("shop"))
         status, body = served.ask("/healthz", Host=EVIL)
         assert (status, json.loads(body)["well"]) == (503, False)
         assert b"people" not in body
-        assert b"people" in served.ask("/healthz")[1]
+        told = served.ask("/healthz")[1]
+        assert b"people" in told
+        assert b"s3same" not in told
         assert served.ask("/metrics", Host=EVIL)[0] == access.MISDIRECTED
 
 
