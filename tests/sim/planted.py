@@ -303,6 +303,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "refused_batch_with_tables_of_now": _in_engine(
             TABLE_FAULTS_WHILE_BATCHES_WAIT, queue=aside.TakesTheTablesOfNow
         ),
+        "rows_of_a_refused_topic_sent": _in_engine(TABLE_FAULTS, queue=aside.KeepsRowsOfRefusedTopics),
         "refused_batch_stripped_alone": _in_engine(TABLE_FAULTS, queue=aside.StripsTheBatchAlone),
         "logged_confirmed_before_sync": _in_session(DURABLE, log=durable.ConfirmsBeforeSync),
         "logged_open_transaction_confirmed": _in_session(DURABLE, log=durable.ConfirmsOpenTransactions),
@@ -366,6 +367,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "table_told_before_delivery": _in_incremental(snapshots.TellsBeforeDelivery),
         "pages_counted_before_delivery": _in_incremental(snapshots.CountsBeforeDelivery),
         "task_known_by_name": _in_incremental(snapshots.MergesByName),
+        "rows_sent_before_their_topic": _in_engine(queue=snapshots.SendsBeforeTheTopic),
         "changed_chunk_settled": _in_engine(REWRITTEN_WHILE_EXPORTED, exported=snapshots.SettlesWhatChanged),
         "exported_waits_for_a_lock": _in_engine(LOCKED_WHILE_EXPORTED, exported=snapshots.WaitsForTheLock),
         "locked_table_forgotten": _in_engine(LOCKED_WHILE_EXPORTED, exported=snapshots.ForgetsWhatWasLocked),

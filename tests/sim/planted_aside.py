@@ -72,6 +72,13 @@ class TakesTheTablesOfNow(BatchQueue):
             each.tables = self._aside()
 
 
+class KeepsRowsOfRefusedTopics(BatchQueue):
+    """Rows that wait for a topic are sent although the topic is refused."""
+
+    def topics_refused(self, topics: Collection[str], refused: Collection[AsideTable]) -> None:
+        self.topics_ready(topics)
+
+
 class SendsTheBatchWhole(BatchQueue):
     """Records that the broker refuses are sent again."""
 

@@ -13,11 +13,13 @@ from cdcd.core.engine.look_ups import LookUps
 from cdcd.core.engine.one_snapshot import OneSnapshots
 from cdcd.core.engine.owners import Owners
 from cdcd.core.engine.plans import OpenChunk, Plans, TablePlan
+from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.engine.requests import Requests
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.watched import WatchedTables
 from cdcd.core.protocol.messages import LogicalMessage
+from cdcd.core.records.encoder import Record
 from cdcd.core.snapshot.chunks import Chunk
 from cdcd.core.snapshot.placement import Window
 from cdcd.core.snapshot.progress import Progress
@@ -469,3 +471,10 @@ def ends_nothing(
 ) -> Progress:
     """Former rows never end, so that rows which were deleted in a gap stay in the topics."""
     return progress
+
+
+class SendsBeforeTheTopic(BatchQueue):
+    """Rows of the initial snapshot do not wait for their topics."""
+
+    def insert(self, records: list[Record], size: int, rows: int = 0, awaits: Collection[str] = ()) -> None:
+        super().insert(records, size, rows)

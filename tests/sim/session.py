@@ -34,6 +34,7 @@ from cdcd.core.engine.actions import (
     Turn,
     Wait,
 )
+from cdcd.core.engine.batch import Batch
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.leavings import Leaving
@@ -57,6 +58,7 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.shortened import MessageLimits
 from cdcd.core.records.available import record_stream
 from cdcd.core.records.encoder import Encoder, EncoderSettings
+from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.shaping.filtering import filtered
 from cdcd.core.records.shaping.outbox import shaped
 from cdcd.core.records.shaping.partitioning import partitioned
@@ -770,6 +772,7 @@ class Session:
     def _start_shipping(self, action: Ship) -> None:
         assert self._shipping is None, "one batch at a time"
         self._within_bound(action)
+        self._has_topics(action.batch)
         self._ships_a_heartbeat = action.batch.heartbeat_bytes > 0 and len(action.batch.records) == 1
         self._shipping = self._deliver(action)
 
@@ -778,6 +781,13 @@ class Session:
         size = len(action.checkpoint.encode())
         if size > self.settings.checkpoint_bytes_max:
             raise AssertionError(f"G12: a checkpoint of {size} bytes")
+
+    def _has_topics(self, batch: Batch) -> None:
+        """Records go to a table's topic only when the topic is there."""
+        topics = {item.topic if isinstance(item, LateRecords) else item[0] for item in batch.items}
+        missing = sorted({each for each in topics if each.startswith(OF_TABLES)} - self.topics)
+        if missing:
+            raise PromiseBrokenError(f"records are sent before there are topics for them: {missing}")
 
     def _deliver(self, action: Ship) -> Iterator[None]:
         assert self.engine is not None

@@ -58,6 +58,7 @@ class Batch:
             same Kafka transaction, and `position` is still the position before it.
         handed_over: number of records that `hand_over` and `give_away` have passed to the producer.
         topics: the topics of the records that were handed over.
+        awaits: topics of records that were added before their topics were ready. The batch is not taken before.
     """
 
     base: Position
@@ -79,6 +80,7 @@ class Batch:
     closes: bool = True
     handed_over: int = 0
     topics: set[str] = field(default_factory=set)
+    awaits: set[str] = field(default_factory=set)
 
     @property
     def records(self) -> list[Record]:

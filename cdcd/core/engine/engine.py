@@ -218,6 +218,7 @@ class Engine:
     def topics_ready(self, topics: Collection[str], now: float) -> None:
         """Records may go to these topics from now on."""
         self._topics.ready(topics)
+        self.queue.topics_ready(topics)
         self._ingest.relations.topics_ready()
         self.incremental.look_ups.topics_ready(now)
         self._answers.place(now)

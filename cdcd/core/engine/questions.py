@@ -82,16 +82,21 @@ class BeforeStream:
         """Return the next question, what it is about, and the method that takes its answer; `BeginStream` when the
         snapshot is complete; None if there is nothing to ask now.
         """
-        exported, tasks = self._exported, self._tasks
+        exported, tasks, rendering = self._exported, self._tasks, self._rendering
         tasks.report(now)
         if not self._has_topics:
             self._has_topics = True
-            for topic in (*exported.topics(), *map(self._rendering.topic_of, self._outdated())):
-                self._rendering.topic_is_ready(topic)
-        if not self._rendering.has_room or self._rendering.awaits_topics:
+            for topic in (*exported.topics(), *map(rendering.topic_of, self._outdated())):
+                rendering.topic_is_ready(topic)
+            if rendering.awaits_topics:
+                # The topics are requested before the first question, because they take longest.
+                return None
+        if not rendering.has_room or rendering.awaits_schemas:
             return None
         healing = self._healing
         if healing is not None:
+            if not healing.is_done and rendering.awaits_topics:
+                return None
             question = healing.next_question(now)
             if question is not None:
                 return healing.comparison_answered, *question
@@ -101,6 +106,8 @@ class BeforeStream:
             self._healing = None
         outdated = self._outdated()[:ENDS_AT_ONCE]
         if outdated:
+            if rendering.awaits_topics:
+                return None
             self._end_former_rows(outdated)
             return None
         found = exported.next_question(now)

@@ -14,6 +14,9 @@ A batch without records still advances the position, after keepalives and after 
 published table. Such a batch waits up to `idle_s` for records, so that an idle database costs only a small write
 now and then. It does not wait if it is the end of a transaction that was cut right after its last event.
 
+Rows of the initial snapshot are added while their topics are being created. A batch with such rows, and with it every
+later batch, waits until its topics are ready.
+
 Back-pressure begins here: while `room` is false, neither the socket nor tables are read.
 """
 
@@ -33,6 +36,10 @@ from cdcd.core.transactions.position import Counts, Position
 
 TICKETS_MAX: Final = 4096
 """A batch without records is due at once when it has this many tickets, which bounds the memory of its tickets."""
+
+
+AWAITED_MAX: Final = 250
+"""A batch ends when its records wait for this many topics, so that it need not wait for the topics of all tables."""
 
 
 class BatchQueue:
@@ -242,10 +249,13 @@ class BatchQueue:
             self._filling.position = self._filling.position.moved(wal_end)
         self._asked |= asked and wal_end > ledger.flushed
 
-    def insert(self, records: list[Record], size: int, rows: int = 0) -> None:
+    def insert(self, records: list[Record], size: int, rows: int = 0, awaits: Collection[str] = ()) -> None:
         """Take over records of a snapshot, `size` bytes for `rows` rows, between two transactions.
 
         The progress already counts these rows.
+
+        Args:
+            awaits: topics of the records that are not ready. `topics_ready` or `topics_refused` must follow.
         """
         assert not self._open, "rows of a snapshot stand between transactions"
         self.size += size
@@ -255,9 +265,29 @@ class BatchQueue:
         filling.size += size
         filling.rows += rows
         filling.urgent = True
+        filling.awaits.update(awaits)
         records.clear()
-        if filling.size >= self._bytes_max or filling.count >= self._records_max:
+        if (
+            filling.size >= self._bytes_max
+            or filling.count >= self._records_max
+            or len(filling.awaits) >= AWAITED_MAX
+        ):
             self._turn()
+
+    def topics_ready(self, topics: Collection[str]) -> None:
+        """Note that records may go to these topics."""
+        for each in (*self._full, self._filling):
+            each.awaits.difference_update(topics)
+
+    def topics_refused(self, topics: Collection[str], refused: Collection[AsideTable]) -> None:
+        """Remove the records that wait for these topics.
+
+        Args:
+            refused: the tables that have these topics, and are set aside.
+        """
+        waiting = (*self._full, self._filling)
+        if any(not each.awaits.isdisjoint(topics) for each in waiting):
+            self._strip(waiting, topics, refused)
 
     def beat(self, records: list[Record], size: int) -> None:
         """Take over a heartbeat of `size` bytes between two transactions. The list is emptied."""
@@ -277,8 +307,10 @@ class BatchQueue:
     def due_at(self, now: float) -> float | None:
         """Return when a batch may be taken; None if there is nothing to take."""
         if self._full:
-            return now
+            return None if self._full[0].awaits else now
         filling = self._filling
+        if filling.awaits:
+            return None
         if self._open and self._whole_size and not self._cut:
             # This batch must not end the Kafka transaction that is open.
             return None
@@ -305,18 +337,24 @@ class BatchQueue:
         Args:
             refused: the tables that have these topics, and are set aside.
         """
-        for each in (batch, *self._full):
-            each.tables = also_aside(each.tables, refused)
-        for each in (batch, *self._full, self._filling):
-            size, count = each.strip(topics)
-            self.size -= size
-            self.waiting -= count
+        self._strip((batch, *self._full, self._filling), topics, refused)
         tail = Batch(self._filling.base, self._filling.base, items=self._tail, size=self._tail_size)
         size, count = tail.strip(topics)
         self._tail, self._tail_size = tail.items, tail.size
         self._tail_count -= count
         self.size -= size
         self.waiting -= count
+
+    def _strip(
+        self, batches: Collection[Batch], topics: Collection[str], refused: Collection[AsideTable]
+    ) -> None:
+        for each in batches:
+            if each is not self._filling:
+                each.tables = also_aside(each.tables, refused)
+            each.awaits.difference_update(topics)
+            size, count = each.strip(topics)
+            self.size -= size
+            self.waiting -= count
 
     def note(self, batch: Batch, records: list[Record]) -> None:
         """Add these records to `batch`, which was taken and is not handed over yet."""

@@ -125,8 +125,13 @@ class SnapshotRows:
 
     @property
     def awaits_topics(self) -> bool:
-        """True if a topic or a schema was requested and is not ready yet."""
-        return self._topics.awaited
+        """True if a topic was requested and is not ready yet."""
+        return self._topics.awaits_topics
+
+    @property
+    def awaits_schemas(self) -> bool:
+        """True if a schema was requested and is not registered yet."""
+        return self._topics.awaits_schemas
 
     def is_defined(self, relation: Relation, looked: Looked, fates: Fates) -> bool:
         """Define a table as it was looked up, and return True. If no records can be made of its rows, set the table
@@ -236,7 +241,8 @@ class SnapshotRows:
             self._records.clear()
             raise
         progress(encoded)
-        self._queue.insert(self._records, encoded.bytes, encoded.rows)
+        awaits = self._topics.lacking(self.encoder.tables.topics_of(oid))
+        self._queue.insert(self._records, encoded.bytes, encoded.rows, awaits)
 
     def put_differences(self, oid: int, found: Differences, *, event_no: int) -> None:
         """Put records of differences between a defined table and its topic into the queue, between two transactions.

@@ -97,6 +97,7 @@ class TableFaults:
     def topics_refused(self, refused: Mapping[str, CdcdError]) -> None:
         """Set the tables aside that have these topics. Raises as `Engine.topics_refused` does."""
         self._topics.forget(refused)
+        owners: set[int] = set()
         for topic, error in refused.items():
             if self._current.encoder.shapes.topic_refused(topic, error.message):
                 continue
@@ -105,6 +106,8 @@ class TableFaults:
                 raise error
             for oid in oids:
                 self.fault(oid, fault_of_topic(error), error)
+            owners.update(oids)
+        self._queue.topics_refused(refused, [each for each in self._fates.table() if each.oid in owners])
 
     def schemas_refused(self, refused: Mapping[SchemaUse, CdcdError]) -> None:
         """Set the tables aside that have these schemas, or send their records to the dead letters. Raises as

@@ -13,6 +13,12 @@ from cdcd.core.records.shaping.settings import Outbox
 
 NO_OUTBOX: Final = Outbox()
 
+SLICE: Final = 250
+"""Maximum number of topics in one request. A broker shows none of a request's topics before it has created all."""
+
+ASKED_MAX: Final = 500
+"""No more topics are requested while this many topics are not ready, so that the broker creates topics in order."""
+
 
 class Topics:
     """Keeps the topics and schemas of a session; the caller carries out `wanted` and `wanted_schemas`.
@@ -39,9 +45,18 @@ class Topics:
         self._schemas_asked: set[SchemaUse] = set()
 
     @property
-    def awaited(self) -> bool:
-        """True if a topic is requested and not ready yet, or a schema is requested and not registered yet."""
-        return bool(self._wanted or self._asked or self._schemas_wanted or self._schemas_asked)
+    def awaits_topics(self) -> bool:
+        """True if a topic is requested and not ready yet."""
+        return bool(self._wanted or self._asked)
+
+    @property
+    def awaits_schemas(self) -> bool:
+        """True if a schema is requested and not registered yet."""
+        return bool(self._schemas_wanted or self._schemas_asked)
+
+    def lacking(self, topics: Iterable[str]) -> list[str]:
+        """Return those of the topics to which records may not go yet."""
+        return [topic for topic in topics if topic not in self._ready]
 
     def of_events(self, table: str) -> tuple[str, ...]:
         """Return the topics of a table's events (`outbox`), by its name as `schema.table`; () for other tables."""
@@ -86,13 +101,16 @@ class Topics:
     def wanted(self, ahead: tuple[str, ...] = ()) -> EnsureTopics | None:
         """Return the request to create or check topics now; None if no topic is to be created or checked.
 
+        Many topics are requested in slices, so that records go to the first ones while the others are created.
+
         Args:
             ahead: topics of tables that are read later, which are created with the others.
         """
-        if not self._wanted:
+        if not self._wanted or len(self._asked) >= ASKED_MAX:
             return EnsureTopics((), ahead=ahead) if ahead else None
-        topics = tuple(self._wanted)
-        self._wanted.clear()
+        topics = tuple(self._wanted)[:SLICE]
+        for topic in topics:
+            del self._wanted[topic]
         self._asked.update(topics)
         again = tuple([topic for topic in topics if topic in self._again])
         self._again.difference_update(again)

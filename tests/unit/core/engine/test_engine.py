@@ -1035,8 +1035,7 @@ def test_an_initial_snapshot_is_read_before_the_stream_begins(tmp_path: Path):
     assert daemon.is_reading()
     assert not daemon.wants_frames()
     daemon.until(BeginStream)
-    # THEN its topics were made before, and PostgreSQL was told nothing
-    assert daemon.topics == [TOPIC]
+    # THEN PostgreSQL was told nothing
     assert daemon.told == []
     assert [type(each) for each in daemon.asked] == [Read]
     daemon.engine.stream_begun(daemon.now)
@@ -1046,6 +1045,43 @@ def test_an_initial_snapshot_is_read_before_the_stream_begins(tmp_path: Path):
     snapshot = daemon.engine.checkpoint.snapshot
     assert snapshot is not None
     assert (snapshot.is_done, snapshot.method, snapshot.event_no) == (True, "incremental", 1)
+
+
+def test_rows_of_an_initial_snapshot_wait_for_their_topics_and_the_stream_begins_meanwhile(tmp_path: Path):
+    tables = [table(OID, "t", pages=1), table(OID + 1, "other", pages=1)]
+    daemon = Daemon(tmp_path, initial_of(*tables), exported=tables)
+    topics = daemon.until(EnsureTopics)
+    daemon.until(BeginStream)
+    daemon.engine.stream_begun(daemon.now)
+    daemon.idle()
+    assert [type(each) for each in daemon.asked if isinstance(each, Read)] == [Read, Read]
+    assert daemon.records == []
+    # WHEN one of two topics is there
+    daemon.engine.topics_ready(topics.topics[:1], daemon.now)
+    daemon.idle()
+    # THEN the rows of both tables wait, because they are in one batch
+    assert daemon.records == []
+    daemon.engine.topics_ready(topics.topics[1:], daemon.now)
+    daemon.idle()
+    assert [topic for topic, _, _ in daemon.records] == list(topics.topics)
+
+
+def test_rows_whose_topic_is_refused_are_removed_while_they_wait(tmp_path: Path):
+    tables = [table(OID, "t", pages=1), table(OID + 1, "other", pages=1)]
+    daemon = Daemon(
+        tmp_path,
+        initial_of(*tables),
+        exported=tables,
+        published={each.oid: each.name for each in tables},
+        sets_aside=True,
+    )
+    topics = daemon.until(EnsureTopics)
+    daemon.until(BeginStream)
+    daemon.engine.topics_refused({TOPIC: SinkError("no right")}, daemon.now)
+    daemon.engine.topics_ready([topic for topic in topics.topics if topic != TOPIC], daemon.now)
+    daemon.until(BeginStream, Wait)
+    assert [topic for topic, _, _ in daemon.records] == ["p.public.other"]
+    assert [each.oid for each in daemon.engine.checkpoint.tables] == [OID]
 
 
 def test_the_stream_begins_while_the_last_rows_are_still_out(tmp_path: Path):

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.core.engine.batch import GIVEN_AWAY, Batch, Watermark
-from cdcd.core.engine.queue import TICKETS_MAX, BatchQueue
+from cdcd.core.engine.checkpoint import AsideTable
+from cdcd.core.engine.queue import AWAITED_MAX, TICKETS_MAX, BatchQueue
 from cdcd.core.engine.settings import BatchSettings
 from cdcd.core.records.debezium_json.drafting import DraftedRecords
 from cdcd.core.records.debezium_json.source_block import Envelope
@@ -55,6 +56,54 @@ def test_a_heartbeat_goes_out_at_once_with_the_position_of_what_is_closed():
     assert (batch.heartbeat_bytes, batch.closes, batch.position, batch.rows) == (10, True, START, 0)
     transaction(queue, 100, "a")
     assert not queue.cut_batch(3.0).heartbeat_bytes
+
+
+def test_rows_wait_for_their_topics_and_everything_behind_them_waits_too():
+    queue = make()
+    queue.insert([record("row")], 10, 1, ["topic"])
+    transaction(queue, 100, "a")
+    assert queue.due_at(3.0) is None
+    queue.topics_ready(["other"])
+    assert queue.due_at(3.0) is None
+    queue.topics_ready(["topic"])
+    assert queue.due_at(3.0) == 3.0
+    assert texts(queue.cut_batch(3.0)) == ["row", "a"]
+
+
+def test_a_full_batch_waits_for_its_topics_and_a_later_one_does_not_pass_it():
+    queue = make(records_max=1)
+    queue.insert([record("row")], 10, 1, ["topic"])
+    queue.insert([record("ready")], 10, 1)
+    assert queue.due_at(3.0) is None
+    queue.topics_ready(["topic"])
+    assert [texts(queue.cut_batch(3.0)), texts(queue.cut_batch(3.0))] == [["row"], ["ready"]]
+
+
+def test_a_batch_waits_for_so_many_topics_at_most():
+    queue = make(records_max=10_000, bytes_max=1000)
+    names = [f"t{number}" for number in range(AWAITED_MAX + 1)]
+    for name in names:
+        queue.insert([(name, None, b"", None)], 1, 1, [name])
+    queue.topics_ready(names[:-1])
+    assert queue.cut_batch(0).count == AWAITED_MAX
+    assert queue.due_at(0) is None
+
+
+def test_rows_whose_topic_is_refused_leave_the_queue_and_their_table_is_set_aside_with_their_batch():
+    queue, aside = make(records_max=2), AsideTable(7, 1, "topic")
+    queue.insert([record("row"), ("other", None, b"other", None)], 8, 2, ["topic", "other"])
+    queue.topics_refused(["topic"], [aside])
+    assert (queue.size, queue.waiting, queue.due_at(3.0)) == (5, 1, None)
+    queue.topics_ready(["other"])
+    batch = queue.cut_batch(3.0)
+    assert (texts(batch), batch.tables) == (["other"], (aside,))
+
+
+def test_a_refused_topic_for_which_no_row_waits_leaves_the_queue_as_it_is():
+    queue = make()
+    queue.insert([record("row")], 10, 1)
+    queue.topics_refused(["topic"], [])
+    assert texts(queue.cut_batch(3.0)) == ["row"]
 
 
 def test_a_large_transaction_does_not_hold_up_the_heartbeat_before_it():

@@ -296,7 +296,7 @@ def test_rows_make_no_topic_that_a_table_has(tmp_path: Path):
 
 def waits(topics: Topics) -> bool:
     """Asked by a call, whose answer a type checker does not take for lasting."""
-    return topics.awaited
+    return topics.awaits_schemas
 
 
 def test_what_was_asked_for_is_awaited_until_it_is_there():
