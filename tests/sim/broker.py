@@ -8,17 +8,25 @@ A broker that dies after it has acknowledged a commit, or an abort, may come bac
 transaction hangs (KIP-664). Readers see nothing of a hanging transaction until the next commit, which ends it as
 committed. If the sink cannot know its outcome, the partitions hear of the outcome at last. Kafka also aborts a hanging
 transaction together with a later one, which this model leaves out: cdcd cannot make it good.
+
+A topic may refuse the marker that ends a transaction. The coordinator does not repeat the marker, so it never ends the
+transaction, and answers nothing that begins another one.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import Final
+from zlib import crc32
 
 from cdcd.core.errors import TransientError
 from tests.sim.expected import PromiseBrokenError, Record
 from tests.sim.oracle import Oracle
 from tests.sim.settings import Settings
+
+REFUSES: Final = 3
+"""One topic of so many refuses markers, if any do."""
 
 
 class BrokerError(Exception):
@@ -60,6 +68,8 @@ class Broker:
         self._open_checkpoint: bytes | None = None
         self._late: deque[int] = deque()
         self._hanging: Hanging | None = None
+        self._never_ends = False
+        """A topic has refused the marker of a transaction."""
         self.dies: Callable[[], None] = lambda: None
         """Takes the broker away for a while."""
 
@@ -104,9 +114,26 @@ class Broker:
         else:
             self.abort_hanging()
 
+    def refuses_markers(self, topic: str) -> bool:
+        """Whether the topic's settings make it refuse markers, until somebody mends all topics."""
+        seen = self.oracle.aside
+        is_mended = seen is None or seen.mended
+        return self.settings.refuses_markers and not is_mended and crc32(topic.encode()) % REFUSES == 0
+
+    def _write_markers(self) -> None:
+        """The coordinator tells all partitions of the open transaction that it has ended."""
+        topics = {record[0] for record in self._open or ()}
+        self._never_ends = self._never_ends or any(map(self.refuses_markers, topics))
+
+    def _await_the_end(self) -> None:
+        if self._never_ends:
+            raise BrokerSilentError
+
     def initialize(self) -> Iterator[None]:
         """init_transactions: fence, and end what is open. Afterwards `epoch` is the caller's."""
         yield from self._answer()
+        self._await_the_end()
+        self._write_markers()
         self.epoch += 1
         if self._open is not None and self._hangs():
             self._hang(committed=False)
@@ -124,6 +151,7 @@ class Broker:
         yield from self._answer()
         self._check(epoch)
         if self._open is None:
+            self._await_the_end()
             self._open = []
         self._open += records
         if checkpoint is not None:
@@ -164,6 +192,7 @@ class Broker:
     def abort(self, epoch: int) -> None:
         """abort_transaction: it arrives or, with the broker away, it does not; a failure counts for nothing."""
         if epoch == self.epoch and not self.away:
+            self._write_markers()
             self._open = None
             self._open_checkpoint = None
 
@@ -211,6 +240,7 @@ class Broker:
     def _end(self, epoch: int) -> None:
         if epoch != self.epoch or self._open is None:
             return
+        self._write_markers()
         records, checkpoint = self._open, self._open_checkpoint
         self._open = None
         self._open_checkpoint = None

@@ -52,6 +52,12 @@ class CommitsWhatHangs(Sink):
     is_acknowledged = staticmethod(lambda *_checkpoints, **_known: True)
 
 
+class ChecksNoMarkers(Sink):
+    """Writes to topics that refuse the markers of transactions."""
+
+    checks_markers: ClassVar[bool] = False
+
+
 class AbortsWhatHangs(Sink):
     """Takes every hidden checkpoint for one that was aborted."""
 

@@ -17,7 +17,7 @@ from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.routing import TopicNames
-from cdcd.core.catalog.sharing import share_of
+from cdcd.core.catalog.sharing import share_of, whole_topic
 from cdcd.core.engine import beside_stream, session_parts, timed_records
 from cdcd.core.engine import engine as engines
 from cdcd.core.engine import startup_requests as startup
@@ -855,6 +855,9 @@ class Session:
     def _topics_made(self, action: EnsureTopics) -> Iterator[None]:
         assert self.engine is not None
         yield from self.asker.delay()
+        if self.settings.topic_ticks_max:
+            for _ in range(self.rng.randrange(self.settings.topic_ticks_max)):
+                yield
         self._refuse("topics")
         refused: dict[str, CdcdError] = {}
         if self.settings.p_topic_fault and not self._is_mended():
@@ -862,6 +865,13 @@ class Session:
                 topic: SinkError("it is refused")
                 for topic in action.topics
                 if topic.startswith(OF_TABLES) and self.rng.random() < self.settings.p_topic_fault
+            }
+        if self.sink.checks_markers:
+            refuses = self.around.broker.refuses_markers
+            refused |= {
+                topic: SinkError("it refuses markers")
+                for topic in action.topics
+                if refuses(whole_topic(topic))
             }
         if refused:
             self.engine.topics_refused(refused, self.around.now)

@@ -141,6 +141,10 @@ class Settings:
     """How often the broker refuses the records of one table in a batch."""
     refused_ticks_max: int = 0
     """How long the broker may take to refuse them."""
+    topic_ticks_max: int = 0
+    """How much longer it may take until topics are there."""
+    refuses_markers: bool = False
+    """Some topics refuse the markers of transactions (`broker.py`), which is found when they are asked for."""
     row_faults: bool = False
     """Some rows cannot be encoded (`aside.py`)."""
     p_kill_in_fault: float = 0.0
@@ -150,7 +154,8 @@ class Settings:
     @property
     def sets_aside(self) -> bool:
         """Whether tables have faults."""
-        return self.row_faults or self.p_topic_fault > 0 or self.p_batch_fault > 0
+        found = self.row_faults or self.p_topic_fault > 0 or self.p_batch_fault > 0
+        return found or self.refuses_markers
 
     @property
     def part_bytes(self) -> int:
@@ -349,6 +354,27 @@ TABLE_FAULTS_WHILE_BATCHES_WAIT: Final[dict[str, Any]] = {
     "faults": ("disconnect", "crash_daemon"),
 }
 """Batches that are refused after tables have come back in batches behind them, and sessions that end right after."""
+
+REFUSED_MARKERS: Final[dict[str, Any]] = {
+    **TABLE_FAULTS,
+    "refuses_markers": True,
+    "p_topic_fault": 0.0,
+    "p_batch_fault": 0.0,
+    "row_faults": False,
+}
+"""Topics that would keep Kafka from ending a transaction."""
+
+TABLE_FAULTS_AND_KILLS["refused markers"] = {**REFUSED_MARKERS, "p_kill_in_fault": 0.5}
+
+SLOW_TOPICS: Final[dict[str, Any]] = {
+    **TABLE_FAULTS,
+    "slot_exists": False,
+    "topic_ticks_max": 60,
+    "p_batch_fault": 0.0,
+}
+"""The first tables are read before their topics are there."""
+
+TABLE_FAULTS_AND_KILLS["slow topics"] = {**SLOW_TOPICS, "p_kill_in_fault": 0.5}
 
 TABLE_FAULTS_AND_ROUTES: Final[dict[str, Any]] = {**TABLE_FAULTS, "routes": True}
 """Tables with several topics, of which one has the fault."""

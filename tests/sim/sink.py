@@ -103,6 +103,8 @@ class Sink:
     at_least: ClassVar[Transitions] = {}
     is_acknowledged = staticmethod(is_acknowledged)
     judging: ClassVar[type[Judging]] = Judging
+    checks_markers: ClassVar[bool] = True
+    """Topics that refuse the markers of transactions are found before the first record."""
     marks_first: ClassVar[bool] = False
     """Watermarks stand before the records of their batch, as a planted bug has it."""
 
