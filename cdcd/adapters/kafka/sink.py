@@ -113,7 +113,7 @@ class Sink:
         self._former: Batch | None = None
         self._checkpoint: Checkpoint | None = None
         self._expiry = Expiry(settings.timeout_s)
-        self._failures = SinkFailures(settings, self._expiry)
+        self._failures = SinkFailures(settings, self._expiry, known.topics)
         self._answered_at = 0.0
         self._failure: CdcdError | None = None
         self._cause: BaseException | None = None

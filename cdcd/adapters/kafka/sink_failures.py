@@ -5,10 +5,13 @@ consequence first.
 """
 
 import time
+from collections.abc import Collection
+from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.checkpoint import OpenTransactionError
 from cdcd.adapters.kafka.client import Properties
 from cdcd.adapters.kafka.errors import map_kafka_error
@@ -16,6 +19,7 @@ from cdcd.adapters.kafka.outage import Expiry
 from cdcd.adapters.kafka.oversized import FailedRecord
 from cdcd.adapters.kafka.producer import SLICE_S, SinkSettings
 from cdcd.adapters.kafka.shared_id import find_sharers, shared_hint
+from cdcd.adapters.kafka.topics import marker_problems
 from cdcd.core.catalog.sharing import whole_topic
 from cdcd.core.engine.batch import GIVEN_AWAY, Batch
 from cdcd.core.errors import CdcdError, FencedError, SinkError, TopicRefusedError, TransientError
@@ -36,6 +40,12 @@ CAUSE_S: Final = 0.5
 """Maximum seconds to wait for such a delivery report. The report arrives at once, if there is one."""
 
 NAMED_MAX: Final = 8
+
+MARKERS_S: Final = 30.0
+"""Seconds between two looks at the settings of all topics, while Kafka does not end a transaction."""
+
+SETTINGS_S: Final = 5.0
+"""Seconds to wait for these settings. Without them, the error names no topic."""
 
 OPEN_HINT: Final = (
     "cdcd tries again. If another producer has the transaction open, stop it. If no producer has it open, it hangs: "
@@ -61,14 +71,21 @@ class GivenUpError(SilentError):
 class SinkFailures:
     """Takes delivery reports, and maps failures to errors of cdcd.
 
+    Args:
+        topics: all topics that this process has created or checked. The caller adds to them.
+
     Attributes:
         where: names the cluster and the transactional id.
         context: what the sink is doing, for the messages of errors.
         record: the first record that was refused; None: none was.
     """
 
-    def __init__(self, settings: SinkSettings, expiry: Expiry) -> None:
+    def __init__(self, settings: SinkSettings, expiry: Expiry, topics: Collection[str]) -> None:
         self._settings = settings
+        self._topics = topics
+        self._refusing: SinkError | None = None
+        """Error of a topic that refuses the markers of transactions; None: no topic is known to refuse them."""
+        self._look_at = 0.0
         self._expiry = expiry
         self.where = f"Kafka at {settings.client.get('bootstrap.servers')}"
         if settings.exactly_once:
@@ -150,6 +167,8 @@ class SinkFailures:
             )
         if isinstance(mapped, FencedError):
             return self._with_sharer(mapped, client, server)
+        if cause.code() == KafkaError.CONCURRENT_TRANSACTIONS:
+            return self._with_refusing_topic(mapped, batch, client)
         if type(mapped) is not SinkError or batch is None:
             return mapped
         if failed is not None:
@@ -159,6 +178,28 @@ class SinkFailures:
         else:
             return mapped
         return TopicRefusedError(mapped.message, hint=mapped.hint, topics=named)
+
+    def _with_refusing_topic(self, error: CdcdError, batch: Batch | None, client: Properties) -> CdcdError:
+        """Return the error with a topic that refuses the marker of the former transaction, if settings show one.
+
+        A topic may have been altered after cdcd had checked it.
+        """
+        now = time.monotonic()
+        if now >= self._look_at:
+            # The copy is one step, because another thread adds topics.
+            topics = {*self._topics, *map(whole_topic, set() if batch is None else _topics_of(batch))}
+            with suppress(CdcdError):
+                found = marker_problems(Admin(client, SETTINGS_S), sorted(topics), [])
+                self._refusing = next(iter(found.values()), None)
+            self._look_at = time.monotonic() + MARKERS_S
+        refusing = self._refusing
+        if refusing is None:
+            return error
+        return TransientError(
+            f"{error.message}. {refusing.message}",
+            hint=f"{refusing.hint} Then restart the broker that is the transaction's coordinator, because only a new "
+            "coordinator sends the marker again: docs/troubleshooting.md shows how to find the broker.",
+        )
 
     def _with_sharer(self, error: FencedError, client: Properties, server: str) -> FencedError:
         """Return the error with the name of another pipeline that uses the transactional id, if a topic names one."""
