@@ -125,6 +125,8 @@ class Topics:
         """Note that records may go to these topics."""
         self._ready.update(topics)
         self._asked.difference_update(topics)
+        for topic in topics:
+            self._wanted.pop(topic, None)
 
     def forget(self, topics: Collection[str]) -> None:
         """Note that these topics were refused, or must be checked again before more records go to them."""
