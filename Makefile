@@ -4,7 +4,8 @@ SECONDS ?=
 SEED ?=
 SEEDS ?=
 PYTEST = .venv/bin/python -m pytest
-SLOW = chaos or soak or bench or spark or deploy or search or versions or (attack and not worst) or upgrade
+APART = chaos or soak or bench or spark or deploy or search or versions or (attack and not worst) or upgrade
+SLOW = $(APART) or long
 # Tests wait for servers more than half of their time, hence five workers on two cores. Each has its own servers: 1.5 GB of
 # memory. What needs no server has a worker for each core, because each worker collects all tests. A file's tests share
 # their servers, so they stay together, in the order of tests/conftest.py: the long files first, so that no worker is left
@@ -68,8 +69,9 @@ sim: setup
 wide: setup
 	$(PYTEST) --hypothesis-profile=wide tests/unit
 
+# With the tests that take so long that `make test` leaves them out.
 integration: servers
-	$(PYTEST) $(BESIDE) -m "integration and not ($(SLOW))"
+	$(PYTEST) $(BESIDE) -m "integration and not ($(APART))"
 
 # The versions of PostgreSQL between the first and the last, where nothing is known to be different.
 versions: servers

@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parent
 
+CORE = TESTS / "unit" / "core"
+"""What is compiled: its tests need not run uncompiled too, because those with servers run it uncompiled."""
+
 # A compiled class cannot be subclassed by a test's.
-collect_ignore = (
-    [
+UNCOMPILED = {
+    TESTS / file
+    for file in (
         "unit/core/records/test_new_format.py",
         "unit/core/transactions/test_golden_transactions.py",
         "unit/trial/test_planted.py",
-    ]
-    if is_compiled()
-    else []
-)
+    )
+}
+collect_ignore = [file.relative_to(TESTS).as_posix() for file in sorted(UNCOMPILED)] if is_compiled() else []
 # `make setup` goes without pyspark, `make spark` brings it.
 if find_spec("pyspark") is None:
     collect_ignore += ["spark", "unit/mirror"]
@@ -158,6 +161,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if (folder := folders[item.path]) in MARKED:
             item.add_marker(folder)
+        if (
+            item.path.is_relative_to(CORE)
+            and item.path not in UNCOMPILED
+            and not item.get_closest_marker("skipif")
+        ):
+            item.add_marker("again")
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
             # py4j leaves its sockets to the garbage collector.

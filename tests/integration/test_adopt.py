@@ -58,6 +58,7 @@ def test_a_takeover_misses_nothing_and_says_what_comes_twice(database: Database,
     assert said["publication"]["left_out"] == ["public.secrets"]
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=[18])
 def test_a_connector_that_drops_its_slot_is_followed_by_a_slot_of_cdcds_own(
     database: Database, scene: Scene, daemon
@@ -86,6 +87,7 @@ def test_a_connector_that_drops_its_slot_is_followed_by_a_slot_of_cdcds_own(
     assert_nothing_lost(scene.read(), writer.last, said)
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=[18])
 def test_a_connector_that_confirms_nothing_comes_twice_as_a_whole_and_a_moved_slot_is_refused(
     database: Database, scene: Scene

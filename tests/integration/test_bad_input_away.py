@@ -109,6 +109,7 @@ def test_no_broker_at_the_address_is_told_when_the_start_took_too_long(one: Tria
     assert not one.has_slot()
 
 
+@pytest.mark.long
 @newest
 def test_a_broker_that_is_away_holds_everything_up_and_loses_nothing(
     trial: Callable[..., Trial], database: Database, kafka: KafkaBroker

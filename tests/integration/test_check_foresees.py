@@ -940,6 +940,9 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     a_durable_log_below_a_file: (8, "spool.durable", "spool.durable_directory"),
     a_claim_check_directory_that_is_missing: (8, "claim_check.directory", "kafka.claim_check_directory"),
 }
+
+WAITING: Final = (wrong_sasl_password, brokers_at_postgresqls_port)
+"""Causes that a start finds out by waiting for a broker, as it does without a broker."""
 """What is broken: the exit code of `cdcd run`, the code of the finding, and words of the cure in both."""
 
 ELSEWHERE: Final = {
@@ -969,7 +972,13 @@ def scene(
         one.daemon.kill()
 
 
-@pytest.mark.parametrize("broken", list(SCENARIOS), ids=lambda broken: broken.__name__)
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(broken, id=broken.__name__, marks=[pytest.mark.long] if broken in WAITING else [])
+        for broken in SCENARIOS
+    ],
+)
 def test_what_ends_a_run_is_foreseen_with_the_same_cure(broken: Callable[[Scene], None], scene: Scene):
     exit_code, code, cure = SCENARIOS[broken]
     one = scene.one

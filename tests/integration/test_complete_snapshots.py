@@ -77,7 +77,7 @@ def test_a_table_that_changes_while_it_is_read_is_read_as_it_is_now(
 
 
 @pytest.mark.postgres(only=[18])
-@pytest.mark.parametrize("method", ["exported", "incremental"])
+@pytest.mark.parametrize("method", ["exported", pytest.param("incremental", marks=pytest.mark.long)])
 def test_tables_that_swap_their_names_while_they_are_read_are_told_apart(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str
 ):

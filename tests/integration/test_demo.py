@@ -162,7 +162,9 @@ DRAWING = re.compile(rb"\x1b\[(?:[0-9;]*m|2K|[0-9]*A)")
 """Colours, erase a line, a line up: what is over when it is written."""
 
 
-@pytest.mark.parametrize("ending", ["by itself", "Ctrl-C", "Ctrl-C twice", "killed"])
+@pytest.mark.parametrize(
+    "ending", [pytest.param("by itself", marks=pytest.mark.long), "Ctrl-C", "Ctrl-C twice", "killed"]
+)
 def test_nothing_is_left_on_a_terminal_however_it_ends(scratch: Path, ending: str) -> None:
     folder = scratch / f"terminal-{time.monotonic_ns()}"
     folder.mkdir(mode=0o711)

@@ -125,7 +125,7 @@ def test_a_sigterm_ends_it_at_once_with_everything_confirmed(
 
 
 @pytest.mark.postgres(only=18)
-@pytest.mark.parametrize("outage", ["frozen", "killed"])
+@pytest.mark.parametrize("outage", ["frozen", pytest.param("killed", marks=pytest.mark.long)])
 def test_nothing_is_confirmed_that_the_broker_has_not_acknowledged(
     database: Database,
     private_broker: Callable[..., KafkaBroker],
@@ -473,7 +473,7 @@ def test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas(
 
 
 @pytest.mark.postgres(only=18, also=[14])
-@pytest.mark.parametrize("streaming", ["off", "on"])
+@pytest.mark.parametrize("streaming", [pytest.param("off", marks=pytest.mark.long), "on"])
 def test_a_large_transaction_is_seen_as_a_whole_or_not_at_all_whenever_it_is_killed(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, streaming: str
 ):

@@ -130,7 +130,7 @@ def settings(unique: str, database: Database, broker: KafkaBroker, **sections: A
     )
 
 
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("delivery", ["exactly_once", pytest.param("at_least_once", marks=pytest.mark.long)])
 def test_each_kind_of_table_is_healed_by_its_rules_or_read_again_by_name(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, delivery: str
 ) -> None:

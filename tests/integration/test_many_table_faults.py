@@ -269,6 +269,7 @@ def breaks_of(one: Trial) -> list[tuple[TableFault, Callable[[], object]]]:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 @LOADS
 def test_many_tables_that_fail_at_once_are_set_aside_each_by_its_fault_and_all_come_back(

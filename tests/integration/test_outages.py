@@ -211,6 +211,7 @@ LIST_OFFSETS = 2
 """The kind of request that only the leader of a partition answers."""
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=18)
 def test_a_leader_that_is_silent_is_told_although_others_still_name_it(
     unique: str, database: Any, scratch: Path, daemon: Callable[[Any], Daemon], request: pytest.FixtureRequest

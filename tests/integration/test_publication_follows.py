@@ -122,7 +122,7 @@ def newest_member(process: Daemon) -> int:
     return 0 if checkpoint is None or checkpoint.snapshot is None else checkpoint.snapshot.newest_member
 
 
-@pytest.mark.parametrize("when", ["at once", "stopped"])
+@pytest.mark.parametrize("when", ["at once", pytest.param("stopped", marks=pytest.mark.long)])
 def test_a_table_that_was_taken_out_of_the_publication_for_a_moment_is_read_again(
     app: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, when: str
 ):

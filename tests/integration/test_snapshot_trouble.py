@@ -234,7 +234,7 @@ def waiting_for_locks(database: Database) -> set[tuple[str, str]]:
 
 
 @pytest.mark.postgres(only=18, also=[16])
-@pytest.mark.parametrize("asked_by", ["the configuration", "somebody"])
+@pytest.mark.parametrize("asked_by", ["the configuration", pytest.param("somebody", marks=pytest.mark.long)])
 def test_a_table_that_is_locked_for_hours_holds_up_no_change_of_another(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, asked_by: str
 ):

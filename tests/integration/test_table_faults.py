@@ -364,7 +364,14 @@ def break_and_mend(one: Trial, kind: Kind, *, kill: bool = False) -> float:
     return delay_s
 
 
-EACH_KIND = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+EACH_KIND = pytest.mark.parametrize(
+    "kind",
+    [
+        # The client waits for a topic that was deleted for a minute, and then for the broker's answer.
+        pytest.param(kind, id=kind.name, marks=[pytest.mark.long] if kind.detected_s > 60 else [])
+        for kind in KINDS
+    ],
+)
 EACH_DELIVERY = pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 
 

@@ -50,6 +50,7 @@ def test_the_standby_takes_over_from_one_that_is_killed_frozen_or_cut_off_with_n
     assert outcome.longest_s < takeover.BOUND_S + BUSY_S, outcome.rounds
 
 
+@pytest.mark.long
 def test_without_kafka_transactions_nothing_is_lost_either():
     outcome = takeover.run(
         ["frozen", "cut off"], rate=RATE, sections={"kafka": {"delivery": "at_least_once"}}

@@ -147,7 +147,8 @@ def test_it_delivers_over_tls_with_the_documented_rights_alone(guarded: Guarded,
 
 
 @pytest.mark.parametrize(
-    ("shown", "principal"), [("teller", "User:CN=teller"), ("svc-teller", "User:SVC-TELLER")]
+    ("shown", "principal"),
+    [pytest.param("teller", "User:CN=teller", marks=pytest.mark.long), ("svc-teller", "User:SVC-TELLER")],
 )
 def test_check_knows_the_rights_of_a_certificates_principal(
     guarded: Guarded, one: Trial, shown: str, principal: str
@@ -165,6 +166,7 @@ def test_check_knows_the_rights_of_a_certificates_principal(
     assert told_of_topics(one.check().findings) == set()
 
 
+@pytest.mark.long
 def test_each_failure_is_told_at_once_with_what_to_do(guarded: Guarded, one: Trial):
     one.secrets.append("wr0ng-5ecret")
     stranger = str(guarded.stranger.certificate)
@@ -207,6 +209,7 @@ def test_a_listener_that_wants_tls_and_is_spoken_to_without_is_told_when_the_sta
     assert "security.protocol" in said.hint
 
 
+@pytest.mark.long
 def test_a_password_that_was_changed_is_read_again_when_the_broker_is_back(
     guarded: Guarded, one: Trial, tmp_path: Path
 ):

@@ -123,6 +123,7 @@ def one(guarded: KafkaBroker, issuer: Issuer, trial: Callable[..., Trial], datab
     return made
 
 
+@pytest.mark.long
 def test_tokens_are_renewed_under_a_running_daemon(one: Trial, issuer: Issuer):
     issuer.lifetime(LONG_LIFETIME_S)
     one.start()
@@ -142,6 +143,7 @@ def test_tokens_are_renewed_under_a_running_daemon(one: Trial, issuer: Issuer):
     one.stop()
 
 
+@pytest.mark.long
 def test_a_provider_that_fails_for_longer_than_a_token_lives_is_waited_for(one: Trial, issuer: Issuer):
     one.start()
     one.insert(1)

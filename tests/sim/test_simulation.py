@@ -73,7 +73,7 @@ if not is_compiled():  # no bug can be planted in compiled classes
 
 SEEDS_PER_TEST = 50
 
-SEEDS_UNCOMPILED = 100
+SEEDS_UNCOMPILED = 50
 """Number of seeds that `make test` runs both ways. The next ones run compiled, or uncompiled without a C compiler."""
 
 SEEDS_TESTED = 300
