@@ -140,3 +140,23 @@ def test_garbage_in_a_topic_of_a_table_ends_no_command(
     assert "Traceback" not in done.stderr
     # It says that the topic has something else, or counts it; it does not say that the daemon is wrong.
     assert done.returncode in (0, 10), (done.returncode, done.stdout[-800:], done.stderr[-800:])
+
+
+@pytest.mark.attack(
+    gains="a command that ends with a traceback, or a page that shows nothing", before="withstood"
+)
+@pytest.mark.postgres(only=18)
+@pytest.mark.parametrize(
+    "ts_ms", [b"9223372036854775807", b"253402300800000", b"-1", b"1e300", b'"1"', b"[]"]
+)
+def test_a_time_that_no_calendar_has_ends_neither_trace_nor_the_page(
+    broker: KafkaBroker, start: Start, unique: str, ts_ms: bytes
+):
+    process = start()
+    forged = b'{"op": "c", "after": {"id": 7}, "source": {"schema": "public", "table": "orders", "lsn": 1, "ts_ms": '
+    write(broker, f"{unique}.public.orders", [(b'{"id":7}', forged + ts_ms + b"}}")])
+    traced = run_cdcd("trace", "public.orders", "7", "--config", str(process.config_path))
+    assert traced.returncode == 0, traced.stderr[-1500:]
+    assert "Traceback" not in traced.stderr
+    assert "offset" in traced.stdout
+    assert "public.orders" in process.page("/records?table=public.orders")

@@ -143,6 +143,10 @@ def find(
     )
 
 
+MOMENT_MS_END: Final = 253_402_300_800_000
+"""Milliseconds from 1970 to the year 10000, where Python's times end."""
+
+
 def found_of(seen: ReadRecord, written_ms: int) -> FoundRecord:
     """Place, operation and position of a record. `written_ms`: Kafka's timestamp; 0 or less: there is none."""
     envelope = None if seen.value is None else Filter().wanted(seen)
@@ -155,9 +159,14 @@ def found_of(seen: ReadRecord, written_ms: int) -> FoundRecord:
         op,
         _number(source.get("lsn")),
         _number(source.get("txId")),
-        _number(source.get("ts_ms")),
-        written_ms if written_ms > 0 else None,
+        _moment_ms(source.get("ts_ms")),
+        _moment_ms(written_ms),
     )
+
+
+def _moment_ms(value: object) -> int | None:
+    """Return the value if it is a time that people can be shown, else None."""
+    return value if isinstance(value, int) and 0 < value < MOMENT_MS_END else None
 
 
 def _number(value: object) -> int | None:
