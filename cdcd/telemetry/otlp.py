@@ -27,6 +27,7 @@ from cdcd.core.engine.context import Traced
 from cdcd.core.facts import Observer
 from cdcd.core.facts.operation import OtlpFailed
 from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.visible import visible
 from cdcd.extras import library
 from cdcd.telemetry.logs import also_log_to
 from cdcd.telemetry.metrics import registry_for
@@ -280,7 +281,10 @@ class LinesHandler(logging.Handler):
 
 
 def _attribute(value: Any) -> Any:
-    return value if isinstance(value, str | bool | int | float) else json.dumps(value, ensure_ascii=False)
+    """Return the value of a field; hidden characters and halves of characters, which UTF-8 lacks, are written out."""
+    if isinstance(value, bool | int | float):
+        return value
+    return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), lines=True)
 
 
 class MetricsBridge:

@@ -13,6 +13,7 @@ from cdcd.core.engine.context import Traced
 from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Fact
 from cdcd.core.facts.operation import OtlpFailed
+from cdcd.core.facts.snapshot import SnapshotSignalled, SnapshotSignalRefused
 from cdcd.telemetry import otlp as module
 from cdcd.telemetry.logs import configure_logging
 from cdcd.telemetry.otlp import Otlp, require_library
@@ -123,6 +124,24 @@ def test_the_lines_of_the_log_come_with_their_fields_and_masked(receiver: OtlpRe
     assert attributes(ours)["failures"] == 3
     assert "s3cret" not in str(ours)
     assert (theirs.body.string_value, attributes(theirs)["message"]) == ("dependency.log", "a library")
+
+
+def test_half_a_character_of_a_stranger_costs_no_line_of_the_log(receiver: OtlpReceiver):
+    """Whoever may connect to the database chooses words that the log repeats. No message in UTF-8 can hold them."""
+    observe = configure_logging(LogConfig.model_validate({"format": "json"}))
+    otlp = begun(receiver.url, Telemetry("shop"), [], traces=False, metrics=False)
+    assert otlp.handler is not None
+    try:
+        observe(SnapshotSignalRefused(reason="it has unknown keys: \ud800\u202ea", left_out=0))
+        observe(SnapshotSignalled(action="start", tables=["\udfff"]))
+        observe(OtlpFailed(signal="logs", failures=3, reason="x", hint="y"))
+    finally:
+        logging.getLogger().removeHandler(otlp.handler)
+        otlp.close()
+    refused, signalled, last = receiver.lines()
+    assert attributes(refused)["reason"] == r"it has unknown keys: \ud800\u202ea"
+    assert attributes(signalled)["tables"] == r'["\udfff"]'
+    assert last.body.string_value == "otlp.failed"
 
 
 @pytest.mark.parametrize("away", ["refused", "silent"])
