@@ -22,7 +22,8 @@ SHOWN: Final = 60
 """Characters of a wrong value that an error repeats."""
 
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string, or what begins like one and reaches the end of the text. It always matches, so the search stays linear."""
+"""A string in quotes; or an opening quote without its end, with the rest of the text. Because the pattern matches at
+every quote, a search stays linear."""
 
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 

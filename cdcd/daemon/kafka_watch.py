@@ -3,7 +3,7 @@
 The sink cannot tell: an idle daemon sends nothing, and librdkafka reports a frozen or disconnected broker only when
 a request has timed out, after a minute. So the watch asks a broker for the leader of the checkpoint's partition,
 which every batch needs, and then the leaders of the topics of the batch in flight. It waits at most `ANSWER_S`
-seconds for all answers together. `engine/reachability.py` decides on the meaning of an answer or of none. After an
+seconds for all answers together. `engine/reachability.py` decides what an answer, or a missing answer, means. After an
 outage, the watch also checks that readers see what was committed (`kafka/outage.py`).
 """
 

@@ -3,7 +3,7 @@
 A schema of Glue is what other registries call a subject, and its versions have UUIDs, which records name (`form.py`).
 cdcd asks for the version with a text (GetSchemaByDefinition), registers it if there is none (RegisterSchemaVersion),
 and creates a schema that is missing (CreateSchema). The credentials are those that botocore finds: variables, files,
-a role of the machine. Never run against AWS itself, but against moto's server, by AWS's documentation.
+a role of the machine. The tests run this client against moto's server. It has not been run against AWS itself.
 """
 
 from typing import Any, Final
@@ -27,7 +27,7 @@ _COMPATIBILITY: Final = {
     "FORWARD_TRANSITIVE": "FORWARD_ALL",
     "FULL_TRANSITIVE": "FULL_ALL",
 }
-"""Glue's names for compatibilities that have another name there."""
+"""Compatibilities that have another name in Glue, with this name."""
 _DEFAULT_COMPATIBILITY: Final = "BACKWARD"
 
 _MISSING: Final = "EntityNotFoundException"

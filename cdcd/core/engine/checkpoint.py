@@ -1,4 +1,4 @@
-"""The checkpoint: the record that travels with every batch. `resuming.py` decides what a start makes of it.
+"""The checkpoint: the record that travels with every batch. `resuming.py` decides from it where a start continues.
 
 The rule: a checkpoint is written to Kafka together with the records that its position covers, so whoever reads it back
 knows exactly which events the broker holds. PostgreSQL is told only positions that were written this way.

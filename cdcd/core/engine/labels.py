@@ -61,7 +61,7 @@ class Labels:
         return self._left.popleft()
 
     def described(self, oid: int) -> None:
-        """The table is described as it is now."""
+        """Note that the table with this oid was described again, with the present labels of its enums."""
         self._out -= 1
         self._ready.append(oid)
 

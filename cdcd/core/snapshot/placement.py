@@ -2,8 +2,9 @@
 
 The rule: a chunk's rows go out between two transactions of the stream, when the stream is past everything that the
 chunk's snapshot sees (`Rows.after`, its high watermark). A row is left out when a transaction that the snapshot does
-*not* see has changed its key and is in the stream already: what that transaction said is newer. All other rows are
-the last known form of their keys at that place. So a change beside the chunk wins over the chunk, whichever came first.
+*not* see has changed its key and is in the stream already, because the change of that transaction is newer. All other
+rows are the last known form of their keys at that place. So a change wins over a row of the chunk, whichever of them
+came first.
 
 The ids of transactions tell what a snapshot sees, and not a low watermark: a commit is in the WAL, and may have been
 streamed, some time before snapshots see it (procarray.c, ProcArrayEndTransaction, comes after the flush and after the

@@ -286,11 +286,11 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """What the name of a field means behind a transform that has renamed or left out fields.
+    """Meaning of a field's name behind a transform that has renamed or left out fields.
 
     Attributes:
-        column: None: rows have no field of this name any more.
-        patterns: the tables in which that is so.
+        column: the column that the field has the value of; None if rows no longer have a field of this name.
+        patterns: the tables in which the name has this meaning.
     """
 
     column: str | None

@@ -135,7 +135,7 @@ _OVERRIDES: Final = "snapshot.select.statement.overrides"
 _WHOLE: Final = re.compile(
     r"\b(?:order\s+by|group\s+by|limit|offset|fetch|distinct|union|with|having)\b|;", re.IGNORECASE
 )
-"""What a query of one chunk cannot have: cdcd reads a table in chunks."""
+"""SQL that an override cannot contain, because cdcd reads a table in chunks, each by a query of its own."""
 _NO_ALIAS: Final = re.compile(
     r"\s*(?:where|join|inner|left|right|full|cross|natural|on|using|tablesample)\b|\s*[,)]|\s*$",
     re.IGNORECASE,
@@ -175,10 +175,10 @@ def _query_of_chunks(table: str, query: str) -> str | None:
 
 
 OVERRIDE: Final = "producer.override."
-"""What the names of a connector's producer properties begin with."""
+"""Prefix of the properties of the producer in a connector's configuration."""
 
 WORKER_PRODUCER: Final = "producer."
-"""What they begin with in a worker's properties."""
+"""Prefix of the properties of the producer in a worker's configuration."""
 
 _FROM_WORKER: Final = ("key.converter", "value.converter", "header.converter", "topic.creation.enable")
 """A worker's properties that hold for connectors without their own."""

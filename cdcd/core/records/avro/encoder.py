@@ -161,7 +161,7 @@ class RegistryFormat(Format):
             self._flat = FlatRow(settings, self._form, current, observe)
             self._around = self._flat
         self._latest: AvroTable | None = None
-        """The table of the last row."""
+        """The table whose row was encoded last; None before the first row."""
         self._now_us = -1
         self._part = BytesWriter()
         self._messages = (
