@@ -41,6 +41,11 @@ _UNTRUSTED: Final = (
     "security.strict: postgres.readers and postgres.trusted_owners lack the owner of these tables"
 )
 
+_NARROWED: Final = (
+    "the publication had these tables with a column list or a row filter until somebody took them out, which the owner "
+    "of a table does by DROP COLUMN with CASCADE. Add each table by hand, with its list and its filter"
+)
+
 Reason = tuple[str, str]
 """Why tables are not published, and the statement that helps before they can be; "": none but ALTER PUBLICATION."""
 
@@ -90,6 +95,8 @@ class PublicationFollower:
         self._observe = observe
         self._changes_rows = True
         """True if the publication has UPDATE or DELETE."""
+        self._narrowed: set[int] = set()
+        """Tables that the publication has or had with a column list or a row filter, by oid."""
         self._digest: tuple[str, ...] = ()
         self._again_at: float | None = None
         self._told: set[tuple[str, frozenset[int]]] = set()
@@ -118,6 +125,7 @@ class PublicationFollower:
             return
         listed, differences = found
         self._changes_rows = listed.changes_rows
+        self._narrowed |= listed.narrowed
         if differences.lacking or differences.extra:
             self._wait(now, PENDING_S)
             await self._act(listed, differences)
@@ -191,6 +199,8 @@ class PublicationFollower:
     def _hindrance(
         self, table: PublishedTable, right: following.Rights, listed: Listed, reader: str | None, role: str
     ) -> Reason:
+        if table.oid in self._narrowed:
+            return _NARROWED, ""
         if listed.changes_rows and not table.has_identity:
             return _NO_IDENTITY, ""
         if self._mode == "owner" and not right.is_owned:
@@ -264,7 +274,9 @@ class PublicationFollower:
         if key in self._told or not key[1]:
             return
         self._told.add(key)
-        statements = following.pasted(self._publication, lacking, extra, changes_rows=self._changes_rows)
+        statements = ""
+        if reason != _NARROWED:
+            statements = following.pasted(self._publication, lacking, extra, changes_rows=self._changes_rows)
         self._tell_of(
             reason,
             lacking,

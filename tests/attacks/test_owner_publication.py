@@ -5,16 +5,20 @@ have named. The pipeline's role itself must not get further than the patterns th
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 import pytest
 
 from cdcd.adapters.postgres.connection import connect, parse_dsn
 from cdcd.adapters.postgres.following import check_function
+from deploy.local import KafkaBroker
 from deploy.local.cache import REPOSITORY
+from tests.attacks.measured import records
 from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration
 from tests.integration.test_deploy_sql import psql
 
 pytestmark = pytest.mark.postgres(only=[13, 18])
@@ -277,3 +281,45 @@ def test_a_malformed_pattern_is_refused_as_a_whole(followed: Followed, patterns:
     with pytest.raises(AssertionError, match="not a list of patterns"):
         followed.install(include=patterns)
     followed.call([followed.oid("app.t")])
+
+
+@pytest.mark.attack(
+    gains="columns and rows that the DBA does not publish, in clear in a topic", before="withstood"
+)
+@pytest.mark.postgres(only=18)
+def test_a_table_that_an_owner_takes_out_of_the_publication_does_not_come_back_without_its_column_list(
+    database: Database, broker: KafkaBroker, daemon: Callable[[dict[str, Any]], Daemon], unique: str
+):
+    # GIVEN a publication that follows the patterns, and has a table with a column list and one with a row filter
+    database.execute("CREATE SCHEMA app; CREATE TABLE app.t (id int PRIMARY KEY, note text, ssn text)")
+    database.execute("CREATE TABLE app.u (id int PRIMARY KEY, shown bool, ssn text)")
+    database.execute("ALTER TABLE app.u REPLICA IDENTITY FULL; CREATE TABLE app.other (id int PRIMARY KEY)")
+    database.execute(
+        f"CREATE PUBLICATION cdcd_{unique} FOR TABLE app.t (id, note), app.u (id, shown) WHERE (shown), app.other "
+        "WITH (publish = 'insert')"
+    )
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            postgres={"publication_changes": "owner", "tables": ["app.*"]},
+        )
+    )
+    process.await_streaming()
+    database.execute("CREATE TABLE app.new (id int PRIMARY KEY)")
+    process.await_event("publication.changed", added=["app.new"])
+    # WHEN the owner drops a column of the list and of the filter, which takes the tables out of the publication
+    database.execute("ALTER TABLE app.t DROP COLUMN note CASCADE")
+    database.execute("ALTER TABLE app.u DROP COLUMN shown CASCADE")
+    # THEN the tables stay outside, and the event says why, without a statement that would publish all columns
+    told = process.await_event("publication.differs", lacking_count=2)
+    assert told["lacking"] == ["app.t", "app.u"]
+    assert "column list or a row filter" in told["reason"]
+    assert told["command"] == ""
+    database.execute("INSERT INTO app.t VALUES (1, 's3cr3t'); INSERT INTO app.u VALUES (1, 's3cr3t')")
+    database.execute("INSERT INTO app.other VALUES (1)")
+    process.await_metric("cdcd_events_total", lambda count: count == 1, "c", "app.other")
+    found = records(broker, f"{unique}.app.t") + records(broker, f"{unique}.app.u")
+    assert not any(b"s3cr3t" in (each.value() or b"") for each in found)
+    assert process.stop() == 0

@@ -105,6 +105,7 @@ class Listed:
         changes_rows: UPDATE or DELETE is published, which needs a replica identity.
         members: tables that are listed one by one.
         of_schemas: tables that are published with their schema.
+        narrowed: tables that are listed with a column list or a row filter.
     """
 
     all_tables: bool
@@ -112,6 +113,7 @@ class Listed:
     changes_rows: bool
     members: frozenset[int]
     of_schemas: frozenset[int]
+    narrowed: frozenset[int] = frozenset()
 
 
 def compare(
@@ -195,7 +197,9 @@ _LISTED: Final = """
 SELECT p.puballtables, pg_has_role(p.pubowner, 'USAGE'), p.pubupdate OR p.pubdelete,
        ARRAY(SELECT r.prrelid::int8 FROM pg_publication_rel r
               WHERE r.prpubid = p.oid AND to_jsonb(r) ->> 'prexcept' IS DISTINCT FROM 'true'),
-       {of_schemas}
+       {of_schemas},
+       ARRAY(SELECT r.prrelid::int8 FROM pg_publication_rel r
+              WHERE r.prpubid = p.oid AND coalesce(to_jsonb(r) ->> 'prattrs', to_jsonb(r) ->> 'prqual') IS NOT NULL)
   FROM pg_publication p WHERE p.pubname = %s
 """
 
@@ -261,8 +265,10 @@ async def read_listed(connection: Connection, publication: str) -> Listed | None
         row: Any = await (await connection.execute(query, (publication,))).fetchone()
     if row is None:
         return None
-    all_tables, is_owned, changes_rows, members, of_schemas = row
-    return Listed(all_tables, is_owned, changes_rows, frozenset(members), frozenset(of_schemas))
+    all_tables, is_owned, changes_rows, members, of_schemas, narrowed = row
+    return Listed(
+        all_tables, is_owned, changes_rows, frozenset(members), frozenset(of_schemas), frozenset(narrowed)
+    )
 
 
 async def read_differences(
