@@ -85,7 +85,8 @@ class SignalWatch:
         """Carry out what comes, while the instance is the active one. CdcdError: Kafka refuses, or is away."""
         config = reread(self._config)
         connection, _ = client.configured(config.kafka)
-        with SignalTopic(connection, self._topic, f"cdcd_{config.name}_signals") as topic:
+        group = f"cdcd_{config.name}_signals"
+        with SignalTopic(connection, self._topic, group, stopping=self._stop, refuse=self._refuse) as topic:
             topic.begin()
             self._observe(SignalsRead(topic=self._topic))
             while self._is_active() and not self._stop.is_set():

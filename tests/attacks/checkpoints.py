@@ -74,3 +74,26 @@ def last_checkpoint(broker: KafkaBroker, topic: str) -> Checkpoint:
     value = records_of(broker, topic)[-1][1]
     assert value is not None
     return Checkpoint.decode(value, topic)
+
+
+def bomb(broker: KafkaBroker, topic: str, codec: str, records: int, megabytes: int = 150) -> list[int | None]:
+    """Write zeros, of which a few kilobytes are left after compression. The offsets; None: the broker refused it."""
+    offsets: list[int | None] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "compression.type": codec,
+            "message.max.bytes": 1_000_000_000,
+            "batch.size": 1_000_000_000,
+            "linger.ms": 10_000,
+        }
+    )
+    for _ in range(records):
+        producer.produce(
+            topic,
+            bytes((megabytes << 20) // records),
+            b"x",
+            on_delivery=lambda error, record: offsets.append(None if error else record.offset()),
+        )
+    assert producer.flush(60) == 0
+    return offsets

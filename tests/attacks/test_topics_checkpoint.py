@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Producer
 
 from cdcd.core.catalog.oids import squeezed
 from cdcd.core.engine.checkpoint import Checkpoint
@@ -14,7 +13,7 @@ from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import TableTask
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
-from tests.attacks.checkpoints import cases, last_checkpoint, records_of, write
+from tests.attacks.checkpoints import bomb, cases, last_checkpoint, records_of, write
 from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import Daemon, configuration, until
@@ -329,31 +328,6 @@ def test_a_condition_in_the_topic_is_never_run(
     assert where not in pipeline.process.output()
 
 
-def _bomb(
-    broker: KafkaBroker, topic: str, codec: str, records: int, megabytes: int = 150
-) -> list[int | None]:
-    """Write zeros, of which a few kilobytes are left after compression. The offsets; None: the broker refused it."""
-    offsets: list[int | None] = []
-    producer = Producer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "compression.type": codec,
-            "message.max.bytes": 1_000_000_000,
-            "batch.size": 1_000_000_000,
-            "linger.ms": 10_000,
-        }
-    )
-    for _ in range(records):
-        producer.produce(
-            topic,
-            bytes((megabytes << 20) // records),
-            b"x",
-            on_delivery=lambda error, record: offsets.append(None if error else record.offset()),
-        )
-    assert producer.flush(60) == 0
-    return offsets
-
-
 @pytest.mark.attack(gains="the memory of the daemon, or its end, at each start", before="failed")
 @pytest.mark.postgres(only=18)
 @pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4"])
@@ -361,7 +335,7 @@ def test_the_topic_takes_no_record_that_is_small_only_while_it_is_compressed(
     start: Callable[..., Pipeline], codec: str
 ):
     pipeline = start()
-    assert _bomb(pipeline.broker, pipeline.topic, codec, 1) == [None]
+    assert bomb(pipeline.broker, pipeline.topic, codec, 1) == [None]
     pipeline.process.start()
     pipeline.process.await_streaming()
     pipeline.deliver(2)
@@ -378,7 +352,7 @@ def test_records_that_cannot_be_decompressed_are_passed_over(
     create_topics(broker.bootstrap_servers, f"{unique}.checkpoint", config={"cleanup.policy": "compact"})
     pipeline = start()
     # WHEN such records are behind the last checkpoint
-    offsets = _bomb(broker, pipeline.topic, "zstd", records)
+    offsets = bomb(broker, pipeline.topic, "zstd", records)
     pipeline.process.start()
     # THEN the daemon goes on with the checkpoint, and names the records
     told = pipeline.process.await_event("checkpoint.ignored")

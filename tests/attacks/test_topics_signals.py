@@ -8,7 +8,7 @@ import pytest
 
 from cdcd.core.engine.refusals import REFUSALS_MAX
 from deploy.local import KafkaBroker
-from tests.attacks.checkpoints import write
+from tests.attacks.checkpoints import bomb, write
 from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import Daemon, configuration
@@ -50,6 +50,7 @@ def test_signals_of_a_stranger_are_refused_in_few_lines_and_the_next_one_is_carr
         *[b"nonsense"] * 3000,
     ]
     write(broker, topic, [(unique.encode(), each) for each in hostile])
+    assert None not in bomb(broker, topic, "zstd", 2)
     write(broker, topic, [(unique.encode(), start("public.orders"))])
     process.await_event("table.read", table="public.orders", rows=1)
     assert database.execute("SELECT count(*) FROM orders") == [(1,)]

@@ -67,7 +67,7 @@ def consumer_properties(client: Properties, group: str, *, committed: bool = Tru
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 10,
-        # `_pass_over` waits for this time after each record that cannot be decompressed.
+        # `pass_over` waits for this time after each record that cannot be decompressed.
         "fetch.error.backoff.ms": 50,
         "isolation.level": "read_committed" if committed else "read_uncommitted",
     }
@@ -198,7 +198,7 @@ def answers(
             # librdkafka continues with the partition when a broker lists the topic again.
             unlisted = error
         elif error.code() == KafkaError._BAD_COMPRESSION:
-            last, others = _pass_over(consumer, message, timeout_s, stopping)
+            last, others = pass_over(consumer, message, timeout_s, stopping)
             early += others
             unread(message.offset() or 0, last)
             deadline, unlisted = time.monotonic() + timeout_s, None
@@ -206,7 +206,7 @@ def answers(
             raise KafkaException(error)
 
 
-def _pass_over(
+def pass_over(
     consumer: Consumer, bad: Message, timeout_s: float, stopping: threading.Event
 ) -> tuple[int, list[Message]]:
     """Continue a partition after the batch of records that `bad` reports, which librdkafka would request for ever.

@@ -4,6 +4,9 @@ The rule: the group of the pipeline has the offset behind the last signal that w
 that has no offset yet begins at the end of the topic, and stores that place at once, so that it misses no later signal.
 """
 
+import threading
+from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -11,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from cdcd.adapters.kafka.client import Properties, make_consumer
 from cdcd.adapters.kafka.errors import map_kafka_error
-from cdcd.adapters.kafka.reading import consumer_properties
+from cdcd.adapters.kafka.reading import consumer_properties, pass_over
 from cdcd.core.errors import CdcdError
 
 ANSWER_S: Final = 10.0
@@ -27,13 +30,29 @@ _MEMORY: Final = {
 class SignalTopic:
     """A reader of the records of one topic, in the order of each partition. Use it as a context manager.
 
+    Args:
+        stopping: another thread sets it to end a call of `read` soon.
+        refuse: called with the reason where records cannot be decompressed. They are done.
+
     Every method raises the CdcdError of `map_kafka_error`.
     """
 
-    def __init__(self, client: Properties, topic: str, group: str) -> None:
+    def __init__(
+        self,
+        client: Properties,
+        topic: str,
+        group: str,
+        *,
+        stopping: threading.Event,
+        refuse: Callable[[str], object],
+    ) -> None:
         self._context = f"Topic {topic} (snapshot.signal_topic)"
         self._topic = topic
-        properties = {**consumer_properties(client, group), **_MEMORY, "enable.partition.eof": False}
+        self._stopping = stopping
+        self._refuse = refuse
+        self._early: deque[Message] = deque()
+        """Messages of other partitions that arrived while records were passed over."""
+        properties = {**consumer_properties(client, group), **_MEMORY}
         try:
             self._consumer: Consumer = make_consumer(properties)
         except KafkaException as error:
@@ -66,13 +85,27 @@ class SignalTopic:
 
     def read(self, timeout_s: float) -> Message | None:
         """Return the next record; None if no record comes within the time."""
-        message = self._consumer.poll(timeout_s)
+        message = self._early.popleft() if self._early else self._consumer.poll(timeout_s)
         if message is None:
             return None
         error = message.error()
-        if error is not None:
+        if error is None:
+            return message
+        if error.code() == KafkaError._BAD_COMPRESSION:
+            self._pass_over(message)
+        elif error.code() != KafkaError._PARTITION_EOF:
             raise self._mapped(error)
-        return message
+        return None
+
+    def _pass_over(self, bad: Message) -> None:
+        try:
+            last, early = pass_over(self._consumer, bad, ANSWER_S, self._stopping)
+            self._early += early
+            place = TopicPartition(self._topic, bad.partition() or 0, last + 1)
+            self._consumer.commit(offsets=[place], asynchronous=False)
+        except KafkaException as error:
+            raise self._mapped(error.args[0]) from error
+        self._refuse("it is too large when it is decompressed")
 
     def done(self, message: Message) -> None:
         """Store that the record is carried out or refused, and is not to be read again."""
