@@ -34,7 +34,7 @@ from cdcd.daemon.settings import (
     topic_spec,
 )
 
-AHEAD_MAX: Final = 500
+AHEAD_MAX: Final = 250
 """Maximum number of topics that are created in advance, in one request with a topic that is needed now."""
 
 
