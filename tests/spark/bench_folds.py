@@ -17,6 +17,7 @@ import os
 import random
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,16 +118,17 @@ def _cpu(mirror: Any) -> float:
     return sum(cpu_s(pid) for pid in family(mirror.pid))
 
 
-def _await_changes(said: Any, wanted: int) -> None:
-    """Read what the mirror says until its batches have this number of changes."""
-    found = 0
+def _await_changes(said: Iterator[str], wanted: int) -> None:
+    """Read what the mirror says until its batches of tables have this number of changes."""
+    found, lines = 0, []
     while found < wanted:
-        line = next(said)
-        if line.startswith("batch "):
-            found += int(line.split(":")[1].split()[0])
-        elif "STOPPED" in line or "failed" in line:
-            raise AssertionError(line)
-    assert found == wanted, f"{found} changes instead of {wanted}"
+        lines.append(next(said))
+        # The lines below name the tables. A batch of the log names only the log.
+        if lines[-1].startswith("  public.") and lines[-2].startswith("batch "):
+            found += int(lines[-2].split(":")[1].split()[0])
+        elif "STOPPED" in lines[-1] or "failed" in lines[-1]:
+            raise AssertionError(lines[-1])
+    assert found == wanted, "\n".join([f"{found} changes instead of {wanted}", *lines])
 
 
 def _large(folder: Path, given: argparse.Namespace) -> None:

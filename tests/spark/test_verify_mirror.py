@@ -85,9 +85,14 @@ def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
 
 
 def verify(
-    spark: SparkSession, source: Source, mirror: Mapping[str, Any], target: Lakehouse, *tables: str
+    spark: SparkSession,
+    source: Source,
+    mirror: Mapping[str, Any],
+    target: Lakehouse,
+    *tables: str,
+    timeout_s: float = 120,
 ) -> VerifyReport:
-    """Compare tables. `mirror`: the mirror's configuration."""
+    """Compare tables. `mirror`: the mirror's configuration. `timeout_s`: how long to wait for the mirror."""
     config = parse_config(yaml.safe_dump(source.daemon.config), {})
     settings = settings_of(parse_mirror(yaml.safe_dump(dict(mirror)), {}))
     mirrored: Mirrored = BatchTables(spark, target, settings.kafka)
@@ -106,7 +111,7 @@ def verify(
         settings,
         TopicDelivery(config, connection, 120, say),
         lambda shared, table: Forms(config, shared).form(table),
-        timeout_s=120,
+        timeout_s=timeout_s,
         rate_bytes_s=50e6,
         notice=say,
     ).verify(config.name, tables)
