@@ -127,7 +127,8 @@ FORGED: Final[Mapping[str, Callable[[Checkpoint], bytes]]] = {
 }
 
 
-@pytest.mark.postgres(only=[13, 18])
+# A record never reaches PostgreSQL, so one version shows it; `make versions` has another one.
+@pytest.mark.postgres(only=18, also=[13])
 @pytest.mark.parametrize("forge", cases(FORGED, ENDS, failed=FORGED.keys() - {"half a character"}))
 def test_a_record_that_is_no_checkpoint_ends_nothing(start: Callable[..., Pipeline], forge):
     pipeline = start()
@@ -330,7 +331,7 @@ def test_a_condition_in_the_topic_is_never_run(
 
 @pytest.mark.attack(gains="the memory of the daemon, or its end, at each start", before="failed")
 @pytest.mark.postgres(only=18)
-@pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4"])
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_the_topic_takes_no_record_that_is_small_only_while_it_is_compressed(
     start: Callable[..., Pipeline], codec: str
 ):
@@ -344,19 +345,18 @@ def test_the_topic_takes_no_record_that_is_small_only_while_it_is_compressed(
 
 @pytest.mark.attack(gains=ENDS, before="failed")
 @pytest.mark.postgres(only=18)
-@pytest.mark.parametrize("records", [1, 30])
 def test_records_that_cannot_be_decompressed_are_passed_over(
-    database: Database, broker: KafkaBroker, start: Callable[..., Pipeline], unique: str, records: int
+    database: Database, broker: KafkaBroker, start: Callable[..., Pipeline], unique: str
 ):
     # GIVEN a checkpoint topic that somebody created without the setting that refuses such records
     create_topics(broker.bootstrap_servers, f"{unique}.checkpoint", config={"cleanup.policy": "compact"})
     pipeline = start()
     # WHEN such records are behind the last checkpoint
-    offsets = bomb(broker, pipeline.topic, "zstd", records)
+    offsets = bomb(broker, pipeline.topic, "zstd", 30)
     pipeline.process.start()
     # THEN the daemon goes on with the checkpoint, and names the records
     told = pipeline.process.await_event("checkpoint.ignored")
-    assert (told["first_offset"], told["last_offset"], told["count"]) == (offsets[0], offsets[-1], records)
+    assert (told["first_offset"], told["last_offset"], told["count"]) == (offsets[0], offsets[-1], 30)
     assert "decompressed" in told["reason"]
     pipeline.process.await_streaming()
     pipeline.deliver(2)

@@ -76,7 +76,7 @@ def check_claims(admin: Admin, config: Config, topics: Collection[str]) -> Itera
 
 def _missing(admin: Admin, config: Config, outside: Collection[str]) -> Finding:
     claims, spec = config.topics.claims, topic_spec(config)
-    refused = refusals(admin, [claims], spec, compacted=own_topics(claims)) if spec.enabled else {}
+    refused = refusals(admin, [claims], spec, compacted=own_topics("", claims)) if spec.enabled else {}
     if refused:
         return _unprotected(f"it cannot be created: {refused[claims].message}", claims, outside)
     if not spec.enabled:
