@@ -101,3 +101,50 @@ def test_the_other_version_goes_on_with_a_mirror_without_reading_it_again(
         # WHEN the mirror of the other version goes on, THEN the tables equal the source
         run(source, mirror, after)
         equal()
+
+
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_a_table_that_the_former_version_stopped_stays_stopped_by_name_until_the_hint_brings_it_back(
+    stage: Stage,
+    spark: SparkSession,
+    former: Environment,  # noqa: F811
+    table_format: str,
+) -> None:
+    name, tables = f"s_{table_format}", ["public.typed", "public.other"]
+    created = [f"CREATE TABLE {table} (id int PRIMARY KEY, v int)" for table in ("typed", "other")]
+    with stage.source(name, *created, former=former) as source:
+        said: list[str] = []
+
+        def mirrored(variables: Environment | None, *arguments: str) -> int:
+            source.deliver()
+            said.clear()
+            mirror.variables = variables or {}
+            return mirror.once(*arguments, say=said.append)
+
+        def equal() -> list[bool]:
+            return [verdict.equal for verdict in compare(source.dsn, spark, target, tables)]
+
+        # GIVEN a mirror of the former version that stopped a table, because no target can follow the change
+        mirror = source.mirror(table_format, tables={"on_incompatible": "stop"})
+        source.execute("INSERT INTO typed VALUES (1, 1); INSERT INTO other VALUES (1, 1)")
+        assert mirrored(former) == 0, said
+        source.execute("ALTER TABLE typed ALTER v TYPE text; INSERT INTO typed VALUES (2, 'two')")
+        source.execute("INSERT INTO other VALUES (2, 2)")
+        assert mirrored(former) != 0
+        assert any("public.typed STOPPED" in line for line in said), said
+        target = target_for(spark, mirror, f"c_{name}")
+        assert equal() == [False, True]
+        # WHEN daemon and mirror are upgraded
+        replace_daemon(source, None)
+        source.execute("INSERT INTO typed VALUES (3, 'three'); INSERT INTO other VALUES (3, 3)")
+        # THEN the table stops by name with the hint, and the other one goes on
+        assert mirrored(None) != 0
+        stopped = " ".join(said)
+        assert "public.typed STOPPED" in stopped
+        assert "--snapshot public.typed" in stopped
+        assert equal() == [False, True]
+        # AND what the hint says brings the table back
+        config = str(source.daemon.config_path)
+        assert mirrored(None, "--snapshot", "public.typed", "--source", config) == 0, said
+        assert mirrored(None) == 0, said
+        assert equal() == [True, True]
