@@ -120,7 +120,7 @@ def _cpu(mirror: Any) -> float:
 
 def _await_changes(said: Iterator[str], wanted: int) -> None:
     """Read what the mirror says until its batches of tables have this number of changes."""
-    found, lines = 0, []
+    found, lines = 0, [""]
     while found < wanted:
         lines.append(next(said))
         # The lines below name the tables. A batch of the log names only the log.
