@@ -220,11 +220,11 @@ class Protections:
             rules = [
                 rule for rule in self._included if any(rule.pattern.matches_table(*name) for name in names)
             ]
-            of_parts = [
-                {name for number, name in kin.columns if number in included}
-                for kin in table.kin[1:]
-                if kin.is_part and (included := self._bindings.of_table(self._list, kin.oid))
-            ]
+            of_parts: list[list[str]] = []
+            for kin in table.kin[1:]:
+                listed = self._bindings.of_table(self._list, kin.oid) if kin.is_part else ()
+                if listed:
+                    of_parts.append([name for number, name in kin.columns if number in listed])
             if not rules and not of_parts:
                 return found
             by_number = {column.id: column.name for column in table.columns} or {
