@@ -118,13 +118,13 @@ def command(
         raise click.UsageError("--snapshot needs --source FILE, the pipeline's configuration.")
     pipeline = None if source is None else load_config(source, os.environ)
     check_sources(config, pipeline, consistent=consistent)
-    check_modes(config, consistent=consistent, commands=replay or bool(relayout), tables=bool(tables))
+    check_modes(config, consistent=consistent, replay=replay, relayout=bool(relayout), tables=bool(tables))
     check_pyspark()
     say = log_to(config.log)
     try:
         if config.change_log != "none":
             named = tuple(map(table_named, tables))
-            _append_log(config, pipeline, say, once=once, consistent=consistent, tables=named)
+            _append_log(config, pipeline, say, once=once, consistent=consistent, replay=replay, tables=named)
             return 0
         _mirror(
             config,
@@ -205,11 +205,13 @@ def _append_log(
     *,
     once: bool,
     consistent: bool,
+    replay: bool,
     tables: "Sequence[str]",
 ) -> None:
     """Append the topics to the log until stopped, and fold tables of it with `change_log: fold`.
 
     Args:
+        replay: the first round of folds begins with the records in quarantine.
         tables: `schema.table` of the folded tables that Spark reads from the database first.
 
     Raises what ended it, or the first error that stopped a topic or a table.
@@ -241,16 +243,18 @@ def _append_log(
     job: LogJob | BaseJob
     if config.change_log == "only":
         job = LogJob(spark, settings, place, client, observe)
+        run = job.run
     else:
         reads = None if source is None else partial(read_again, spark, source, load_one, observe)
         job = BaseJob(spark, settings, lake_of(config), client, observe, reads)
+        run = partial(job.run, replays=replay)
     try:
         if tables and source is not None:
             load_tables(spark, settings, target_of(config), source, tables, observe, load_one)
         with nullcontext("") if once else serve(config.http, mirror_routes(numbers)) as address:
             if address:
                 observe(MirrorServing(address))
-            job.run(once=once, stop=stop)
+            run(once=once, stop=stop)
     finally:
         spark.stop()
     for error in job.stopped.values():

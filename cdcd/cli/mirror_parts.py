@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cdcd.config.mirror import MirrorConfig, MirrorLogConfig
     from cdcd.core.facts import Fact, Observer
     from cdcd.mirror.base.formats import BaseFormat
-    from cdcd.mirror.base.job import Lake
+    from cdcd.mirror.base.topic_folds import Lake
     from cdcd.mirror.log.table import LogPlace
     from cdcd.mirror.snapshot.reading import Loaded, Snapshot, SnapshotSource
     from cdcd.mirror.stream.settings import MirrorSettings
@@ -150,7 +150,7 @@ def base_format(config: "MirrorConfig") -> "BaseFormat":
 
 def lake_of(config: "MirrorConfig") -> "Lake":
     """Where the log and the tables that are folded from it are."""
-    from cdcd.mirror.base.job import Lake  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.base.topic_folds import Lake  # noqa: PLC0415  loads pyspark
 
     return Lake(log_place(config), base_format(config), target_of(config))
 

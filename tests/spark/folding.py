@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from cdcd.core.errors import CdcdError
 from cdcd.mirror.api import consistent_points
 from cdcd.mirror.base.formats import DeltaBase, IcebergBase
-from cdcd.mirror.base.job import BaseJob, Lake, ReadAgain
+from cdcd.mirror.base.job import BaseJob, ReadAgain
+from cdcd.mirror.base.topic_folds import Lake
 from cdcd.mirror.jars import ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log.job import LogJob
@@ -43,14 +44,14 @@ class Folds:
         """A new session each time, because catalogs remember tables as a session first saw them."""
         return self._first.newSession()
 
-    def once(self, **settings: Any) -> dict[str, CdcdError]:
+    def once(self, *, replays: bool = False, **settings: Any) -> dict[str, CdcdError]:
         """Append and fold what is in the topics. Return the tables that stopped."""
         form = IcebergBase() if self._format == ICEBERG else DeltaBase()
         client = {"bootstrap.servers": self._source.servers}
         given = self._settings(**settings)
         lake = Lake(self.place, form, self.target)
         job = BaseJob(self.spark, given, lake, client, self.facts.append, self.read_again)
-        job.run(once=True, stop=threading.Event())
+        job.run(once=True, stop=threading.Event(), replays=replays)
         return job.stopped
 
     def append(self) -> None:

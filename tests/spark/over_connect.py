@@ -23,8 +23,9 @@ from pyspark.sql import functions as sf
 from cdcd.core.errors import ConfigError
 from cdcd.mirror.api import apply_changes, read_changes, stream_changes
 from cdcd.mirror.base.formats import IcebergBase
-from cdcd.mirror.base.job import BaseJob, Lake
+from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.base.reading import LogTables
+from cdcd.mirror.base.topic_folds import Lake
 from cdcd.mirror.jars import ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log.table import LogPlace

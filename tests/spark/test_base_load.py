@@ -14,7 +14,7 @@ from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.snapshot.reading import Loaded, Snapshot, SnapshotSource
 from cdcd.mirror.stream.reload import read_again
-from cdcd.mirror.watching.progress import TableLoaded, TableReloaded, TableReloading
+from cdcd.mirror.watching.progress import Replayed, TableLoaded, TableReloaded, TableReloading
 from tests.spark.folding import Folds
 from tests.spark.stage import Stage
 
@@ -89,3 +89,21 @@ def test_a_table_that_spark_reads_again_equals_its_source_and_folds_continue(
         source.deliver()
         assert folds.once(reload=True) == {}
         assert folds.different("item") == []
+        # WHEN records were in quarantine, and can be read by now
+        source.execute("INSERT INTO item VALUES (4000, 'late', 4); UPDATE item SET n = 'late' WHERE id = 70")
+        source.execute("DELETE FROM item WHERE id = 71; UPDATE item SET what = 5 WHERE id = 4000")
+        source.deliver()
+        folds.append()
+        quarantined = "kind = 'change' AND CAST(value AS string) LIKE '%late%'"
+        folds.spark.sql(
+            f"UPDATE {folds.place.name} SET kind = 'unreadable', reason = 'no', lsn = NULL WHERE {quarantined}"
+        )
+        assert folds.once() == {}
+        assert folds.different("item") != []
+        assert folds.once(replays=True) == {}
+        # THEN the table has them
+        (replayed,) = [fact for fact in folds.facts if isinstance(fact, Replayed)]
+        assert (replayed.table, replayed.replayed, replayed.left, replayed.gone) == ("public.item", 3, 0, 0)
+        assert folds.different("item") == []
+        # AND they are changes of the log
+        assert folds.spark.table(folds.place.name).filter("kind = 'unreadable'").count() == 0

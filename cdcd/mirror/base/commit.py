@@ -27,13 +27,14 @@ from cdcd.mirror.targets.table_format import as_view, having
 ATTEMPTS: Final = 6
 """How often a fold is tried while others commit to the table at the same time."""
 
-_MERGE: Final = {
+IN_MERGES: Final = {
     # Without it, Iceberg runs the whole source once more to find the files that a copy-on-write MERGE changes.
     "spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled": "false",
     # Numbers in a condition are kept beside the code that Spark makes of it, which it would compile for each fold.
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.optimizer.inSetSwitchThreshold": "0",
 }
+"""Settings of Spark for a MERGE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class Committing:
         """
         spark, name = self._spark, self._place.name
         try:
-            with having(spark, _MERGE), self._format.carrying(spark, name, carried) as to:
+            with having(spark, IN_MERGES), self._format.carrying(spark, name, carried) as to:
                 spark.sql(statement(to))
         except Exception:
             # What a format raises has a class of Java as often as one of PySpark. The version tells what it means.

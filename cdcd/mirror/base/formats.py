@@ -291,7 +291,7 @@ class DeltaBase:
     def carrying(self, spark: SparkSession, name: str, carried: Carried) -> AbstractContextManager[str]:
         said = json.dumps({PROPERTY: carried.to_json()})
         return _named(
-            name, having(spark, {"spark.databricks.delta.commitInfo.userMetadata": said, **_DELTA_MERGE})
+            name, having(spark, {"spark.databricks.delta.commitInfo.userMetadata": said, **READS_TWICE})
         )
 
     def guard(self, name: str, pin: str) -> str:
@@ -368,11 +368,13 @@ _DELTA: Final = {
     "delta.enableDeletionVectors": "true",
 }
 
-_DELTA_MERGE: Final = {
+READS_TWICE: Final = {
     # The source of a fold gives the same rows each time: it is kept in memory, and read again from the log otherwise.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
 }
+
+"""Settings of Spark under which a MERGE of Delta does not write its source to disk first."""
 
 _DELTA_FEATURES: Final = {
     "timestamp_ntz": ("delta.feature.timestampNtz", "supported"),

@@ -8,7 +8,7 @@ cannot be folded stops by name, and the others go on. The next round tries it ag
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -16,42 +16,32 @@ from pyspark.sql import SparkSession
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, SinkError, TransientError
-from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base.branches import tag_version
-from cdcd.mirror.base.changes import fold_changes
-from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.due import Found, Known, is_due, look_after
-from cdcd.mirror.base.fold import fold
-from cdcd.mirror.base.formats import BaseFormat
-from cdcd.mirror.base.part import Forms, LacksChangesError, Place
-from cdcd.mirror.base.plan import exists, log_begins
+from cdcd.mirror.base.part import LacksChangesError
 from cdcd.mirror.base.position import NO_VERSION
-from cdcd.mirror.base.states import fold_states, states_name
+from cdcd.mirror.base.replay import release, topics_waiting, waiting
+from cdcd.mirror.base.topic_folds import Lake, TopicFolds
 from cdcd.mirror.base.upkeep import BaseUpkeep
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.job import LogJob
-from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.descriptions import Descriptions
-from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.stream.consistency import newest_checkpoints, set_aside_error
+from cdcd.mirror.stream.consistency import newest_checkpoints
 from cdcd.mirror.stream.frontier import complete
 from cdcd.mirror.stream.points import Point, Points
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.targets.pinned import Tag
-from cdcd.mirror.targets.target import Kind, Target, kind_of
 from cdcd.mirror.watching.progress import (
     BatchDone,
-    ChangesMissing,
     Observer,
     Progress,
+    Replayed,
     Retrying,
     SetChanged,
-    StatesMissing,
     TableFailed,
     TableResumed,
     TableStopped,
-    TableTakenOver,
     first_lines,
 )
 from cdcd.mirror.watching.stops import Stop, Stops
@@ -66,21 +56,6 @@ ReadAgain = Callable[[str, str], None]
 """Reads a table (`schema.table`) again from the database. The second argument is the reason. CdcdError: it cannot be
 read.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Lake:
-    """Where a mirror keeps its log and its tables.
-
-    Attributes:
-        log: place of the log.
-        format: of the base tables.
-        target: names the base tables, and has the table of consistent points.
-    """
-
-    log: LogPlace
-    format: BaseFormat
-    target: Target
 
 
 class BaseJob:
@@ -106,7 +81,7 @@ class BaseJob:
     ) -> None:
         self._spark = spark
         self._settings = settings
-        self._place, self._format, self._target = lake.log, lake.format, lake.target
+        self._place, self._target = lake.log, lake.target
         self._points = Points(spark, self._target, settings.tag_interval_s)
         self._versions: dict[str, tuple[str, int]] = {}
         """By `schema.table`, name in SQL and version of each table that this round has brought to its bound."""
@@ -117,7 +92,8 @@ class BaseJob:
         self._forms = Descriptions(
             spark, settings.kafka, self._topics, settings.schemas, variant=settings.variant, mirrored=True
         )
-        self._upkeep = BaseUpkeep(spark, settings, self._format, self._target, observe)
+        self._tables = TopicFolds(spark, settings, lake, self._forms, self._log, observe)
+        self._upkeep = BaseUpkeep(spark, settings, lake.format, lake.target, observe)
         self._changed: set[str] = set()
         """Names of tables with commits since they were looked at for maintenance."""
         self._round = 0
@@ -126,6 +102,7 @@ class BaseJob:
         self._known: dict[str, Known] = {}
         self._retried: set[str] = set()
         """Topics whose tables stopped. Each round tries them again."""
+        self._replays = False
         self._read_again = read_again
         self._unread: dict[str, str] = {}
         """Topics whose tables are read again when the others are folded, with the reasons."""
@@ -133,13 +110,17 @@ class BaseJob:
         """By topic and partition, an offset below which the log has all records, and none after the round's bound."""
         self.stopped: dict[str, CdcdError] = {}
 
-    def run(self, *, once: bool, stop: threading.Event) -> None:
+    def run(self, *, once: bool, stop: threading.Event, replays: bool = False) -> None:
         """Append and fold what is there now (`once`), or each interval until `stop` is set.
+
+        Args:
+            replays: the first round begins with the records in quarantine.
 
         Raises:
             TransientError: with `once`, when Kafka or the catalogue does not answer.
             FatalError: a person must act.
         """
+        self._replays = replays
         while not stop.is_set():
             began = time.monotonic()
             try:
@@ -161,11 +142,14 @@ class BaseJob:
         if stop.is_set():
             return
         self._forms.refresh()
+        if self._replays:
+            self._replay(bound)
+            self._replays = False
         due = self._due(bound, time.monotonic())
         due += [
             topic
             for topic in self._described()
-            if topic not in due and self._left_out(self._forms.oid(topic), bound) is not None
+            if topic not in due and self._tables.left_out(topic, bound) is not None
         ]
         point = self._points.begin(bound)
         self._versions.clear()
@@ -178,7 +162,7 @@ class BaseJob:
             self._round += 1
             self._observe(BatchDone(self._round, tuple(tables), time.monotonic() - began, bound))
         if self._upkeep.is_due():
-            names = [name for topic in self._described() for name in self._names(topic)]
+            names = [name for topic in self._described() for name in self._tables.names(topic)]
             limit_s = None if once else self._settings.interval_s * _UPKEEP_SHARE
             self._changed = self._upkeep.round(self._changed, names, limit_s)
 
@@ -229,16 +213,6 @@ class BaseJob:
         written, ends = self._topics.both_ends(topics)
         found = [complete(last.end_lsn, former.end_lsn, ends[topic], written[topic]) for topic in ends]
         return min(found, default=0)
-
-    def _left_out(self, oid: int | None, bound: int) -> Aside | None:
-        """Return why the topic of a relation lacks changes up to the bound. None: it has all of them.
-
-        A table that has come back by now may have its rows only after the bound.
-        """
-        for found in (self._forms.aside.get(oid or 0), self._forms.returned.get(oid or 0)):
-            if found is not None and found.since <= bound and (found.until is None or bound < found.until):
-                return found
-        return None
 
     def _described(self) -> list[str]:
         """The topics of the tables that are mirrored."""
@@ -298,61 +272,30 @@ class BaseJob:
         except Exception as error:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
             self._stop(topic, table, error)
             return None
-        self._changed.update(self._names(topic))
+        self._changed.update(self._tables.names(topic))
         return self._fold(topic, bound, is_read=True)
 
     def _fold(self, topic: str, bound: int, *, is_read: bool = False) -> Progress | None:
-        """Fold one table. None: it stopped, it must be read again, or nothing was to be done.
-
-        A table that is set aside is folded up to the last commit before its changes were left out, and stops.
+        """Fold the tables of a topic. None: they stopped, must be read again, or nothing was to be done.
 
         Args:
             is_read: the table was read again in this round.
         """
-        table = self._forms.table(topic) or topic
+        table, tables = self._forms.table(topic) or topic, self._tables
         began = time.monotonic()
         try:
-            if topic in self._log.stopped:
-                raise self._log.stopped[topic]
-            newest = self._forms.newest(topic)
-            name = self._target.name_of(newest.schema, kind_of(newest.schema))
-            former = None if exists(self._spark, name) else self._forms.former_name(newest.schema)
-            place = Place(
-                table,
-                topic,
-                name,
-                self._place.name,
-                log_version=self._log.version,
-                log_begins=log_begins(self._spark, self._place.name, table, topic, self._log),
-                began=self._log.began.get(topic),
-                ends=self._ends.get(topic, {}),
-                former_name=former,
-                layout=self._settings.layout_of(table),
-            )
-            left_out = self._left_out(newest.schema.oid, bound)
-            upper = bound if left_out is None else left_out.since - 1
-            if newest.schema.key:
-                try:
-                    done = fold(self._spark, self._format, place, self._forms_of(topic), upper)
-                except (IncompatibleSchemaError, LacksChangesError) as error:
-                    can_read = self._read_again is not None and self._settings.reloads(table)
-                    if is_read or left_out is not None or not can_read:
-                        raise
-                    self._unread[topic] = error.message
-                    return None
-            else:
-                done = self._fold_changes(place, upper)
-            if done.taken_over is not None:
-                self._observe(TableTakenOver(table, done.taken_over))
-            if left_out is not None:
-                raise set_aside_error(left_out)
+            place = tables.place(topic, self._ends.get(topic, {}))
+            try:
+                done = tables.fold(place, bound)
+            except (IncompatibleSchemaError, LacksChangesError) as error:
+                can_read = self._read_again is not None and self._settings.reloads(table)
+                if is_read or not can_read or tables.left_out(topic, bound) is not None:
+                    raise
+                self._unread[topic] = error.message
+                return None
             if done.version != NO_VERSION:
-                self._versions[table] = name, int(done.version)
-            if newest.schema.key and self._settings.keeps_history(table):
-                changelog = self._target.name_of(newest.schema, Kind.CHANGELOG)
-                self._fold_changes(replace(place, name=changelog), upper, beside=True)
-            if newest.schema.key and self._settings.keeps_states(table):
-                self._fold_states(place, newest.schema, upper)
+                self._versions[table] = place.name, int(done.version)
+            tables.fold_beside(place, bound)
         except Exception as error:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
             self._stop(topic, table, error)
             return None
@@ -363,63 +306,42 @@ class BaseJob:
             self._observe(TableResumed(table))
         if not done.changes:
             return None
-        self._changed.update(self._names(topic))
+        self._changed.update(tables.names(topic))
         return Progress(table, done.changes, done.keys, commit_lsn=done.lsn, seconds=time.monotonic() - began)
 
-    def _fold_states(self, place: Place, schema: TableSchema, bound: int) -> None:
-        """Fold the table of states of a table that is folded."""
-        place = replace(place, name=states_name(self._target, schema))
-        done = fold_states(self._spark, self._format, place, self._forms_of(place.topic), bound)
-        if done.missing is not None:
-            self._observe(StatesMissing(place.table, place.name, *done.missing))
+    def _replay(self, bound: int) -> None:
+        """Fold the records in quarantine that can be read by now.
 
-    def _fold_changes(self, place: Place, bound: int, *, beside: bool = False) -> Folded:
-        """Fold the changelog `place.name`."""
-        forms = self._forms_of(place.topic)
-        done = fold_changes(self._spark, self._format, place, forms, bound, beside=beside)
-        if done.missing is not None:
-            self._observe(ChangesMissing(place.table, place.name, *done.missing))
-        return done.folded
+        A table whose records cannot come back is told, and goes on.
+        """
+        described = self._described()
+        for topic, topic_id in topics_waiting(self._spark, self._place.name, self._log.version).items():
+            if topic not in described:
+                continue
+            table = self._forms.table(topic) or topic
+            try:
+                self._observe(self._replay_topic(topic, topic_id, bound))
+            except Exception as failure:  # noqa: BLE001  formats raise classes of Java
+                error = _error(table, failure)
+                self._observe(TableFailed(table, f"quarantine is not replayed: {error.message}", error.hint))
 
-    def _forms_of(self, topic: str) -> Forms:
-        return lambda ids: self._forms.find(topic, list(ids))
+    def _replay_topic(self, topic: str, topic_id: str, bound: int) -> Replayed:
+        place = self._tables.place(topic, self._ends.get(topic, {}))
+        found = waiting(self._spark, place, topic_id, self._tables.forms_of(topic))
+        if found.replay is not None:
+            place = replace(place, replay=found.replay)
+            self._tables.fold(place, bound)
+            self._tables.fold_beside(place, bound)
+            release(self._spark, place, found.replay)
+        return Replayed(place.table, found.count, found.left, found.gone)
 
     def _folded(self, topics: Collection[str]) -> dict[str, int]:
-        """By topic, the LSN up to which its tables have folded the log, as far as a mirrored table has the topic.
-
-        The tables' own commits say it, because an owner may have rolled a table back. It is 0 for a table that does
-        not exist, or whose commits cannot be read.
-        """
-        found = {}
-        for topic in sorted(set(self._described()) & set(topics)):
-            found[topic] = min(map(self._position_lsn, self._names(topic)))
-        return found
-
-    def _names(self, topic: str) -> list[str]:
-        """The names in SQL of the tables that are folded from a topic."""
-        schema, table = self._forms.newest(topic).schema, self._forms.table(topic) or topic
-        names = [self._target.name_of(schema, kind_of(schema))]
-        if schema.key and self._settings.keeps_history(table):
-            names.append(self._target.name_of(schema, Kind.CHANGELOG))
-        if schema.key and self._settings.keeps_states(table):
-            names.append(states_name(self._target, schema))
-        return names
-
-    def _position_lsn(self, name: str) -> int:
-        try:
-            version = self._format.version(self._spark, name) if exists(self._spark, name) else None
-        except Exception:  # noqa: BLE001 - the fold of the table says why it cannot be read
-            version = None
-        position = None if version is None else version.position
-        return 0 if position is None else position.lsn
+        """By topic, the LSN up to which its tables have folded the log, as far as a mirrored table has the topic."""
+        mine = sorted(set(self._described()) & set(topics))
+        return {topic: self._tables.position_lsn(topic) for topic in mine}
 
     def _stop(self, topic: str, table: str, failure: Exception) -> None:
-        error = failure
-        if not isinstance(error, CdcdError):
-            error = SinkError(
-                f"{table}: Spark could not fold it: {first_lines(failure)}",
-                hint="Correct the fault that the message names. The next round tries again.",
-            )
+        error = _error(table, failure)
         # Each round tries the table again, so a transient failure is one that waits.
         waits = isinstance(error, TransientError)
         self._known.pop(topic, None)
@@ -430,3 +352,13 @@ class BaseJob:
         if had is None or had.message != error.message:
             kind = TableFailed if waits else TableStopped
             self._observe(kind(table, error.message, error.hint))
+
+
+def _error(table: str, failure: Exception) -> CdcdError:
+    """The failure of a table, with a hint."""
+    if isinstance(failure, CdcdError):
+        return failure
+    return SinkError(
+        f"{table}: Spark could not fold it: {first_lines(failure)}",
+        hint="Correct the fault that the message names. The next round tries again.",
+    )

@@ -96,7 +96,7 @@ class KeptFolding(Folding):
                 f"{self._place.table}: no commit that is left says how far {name} is folded.",
                 hint=f"Rename or drop {name}: the next fold makes the table again from the log.",
             )
-        return there, there.position, topic_id
+        return there, self._log.begin(there.position), topic_id
 
     def _check_names(self, schema: TableSchema) -> None:
         """SourceError: a column of the source has the name of one of the table's own columns."""

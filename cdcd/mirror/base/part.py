@@ -90,6 +90,19 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class FromQuarantine:
+    """Records of a topic in quarantine that are folded as changes.
+
+    Attributes:
+        rows: what the log will have of them.
+        since: all of them committed after this LSN.
+    """
+
+    rows: DataFrame
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """What is folded where.
 
@@ -104,6 +117,7 @@ class Place:
         ends: by partition, an offset below which the log has all records of the topic, and none after the bound.
         former_name: name that the relation had before, so that its rows begin with a truncate. None: it had no other.
         layout: how the table keeps its rows.
+        replay: records in quarantine that are folded too. None: there are none.
     """
 
     table: str
@@ -116,6 +130,7 @@ class Place:
     ends: Mapping[int, int] = field(default_factory=dict)
     former_name: str | None = None
     layout: Layout = PLAIN
+    replay: FromQuarantine | None = field(default=None, compare=False)
 
 
 class LogReader:
@@ -134,6 +149,16 @@ class LogReader:
         self._place = place
         self._forms = forms
         self.bound = bound
+
+    def begin(self, position: Position) -> Position:
+        """The position from which the table is folded: that of the table, or below records that come back.
+
+        The table has all records below its offsets also if the position is lower.
+        """
+        replay = self._place.replay
+        if replay is None or position.lsn <= replay.since:
+            return position
+        return replace(position, lsn=replay.since, clean=False)
 
     def part(
         self,
@@ -218,6 +243,8 @@ class LogReader:
     def _rows(self, part: Part) -> DataFrame:
         """The rows of the log that are in the part: changes and truncates of the topic up to the bound."""
         log = at_version(self._spark, self._place.log, self._place.log_version)
+        if self._place.replay is not None:
+            log = log.unionByName(self._place.replay.rows, allowMissingColumns=True)
         rows = log.filter(
             (sf.col("topic") == self._place.topic)
             & sf.col("kind").isin("change", "truncate")
@@ -289,24 +316,8 @@ class LogReader:
         return found
 
     def records(self, part: Part) -> DataFrame:
-        """The records of the part, as Spark's Kafka source gives them, with `form`, the id of their form."""
-        headers = [
-            sf.when(
-                sf.col(column).isNotNull(),
-                sf.struct(sf.lit(name).alias("key"), sf.col(column).cast("binary").alias("value")),
-            )
-            for name, column in _HEADERS.items()
-        ]
-        return self._rows(part).select(
-            "key",
-            "value",
-            sf.filter(sf.array(*headers), lambda each: each.isNotNull()).alias("headers"),
-            "topic",
-            sf.col("part").alias("partition"),
-            sf.col("off").alias("offset"),
-            sf.col("ts").alias("timestamp"),
-            sf.col("schema_id").alias("form"),
-        )
+        """The records of the part, as `records_of` gives them."""
+        return records_of(self._rows(part))
 
     def changes(self, part: Part, path: Path) -> DataFrame:
         """The changes of the part, as changes of the last form."""
@@ -345,6 +356,27 @@ class LogReader:
             hint="Find the program that wrote the record. To continue without the record, mark it in the log: "
             f"UPDATE {self._place.log} SET kind = 'unreadable' WHERE {place}",
         )
+
+
+def records_of(rows: DataFrame) -> DataFrame:
+    """Rows of the log as Spark's Kafka source gives records, with `form`, the id of their form."""
+    headers = [
+        sf.when(
+            sf.col(column).isNotNull(),
+            sf.struct(sf.lit(name).alias("key"), sf.col(column).cast("binary").alias("value")),
+        )
+        for name, column in _HEADERS.items()
+    ]
+    return rows.select(
+        "key",
+        "value",
+        sf.filter(sf.array(*headers), lambda each: each.isNotNull()).alias("headers"),
+        "topic",
+        sf.col("part").alias("partition"),
+        sf.col("off").alias("offset"),
+        sf.col("ts").alias("timestamp"),
+        sf.col("schema_id").alias("form"),
+    )
 
 
 def _event() -> Column:

@@ -73,6 +73,7 @@ def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms
     topic_id = properties.get(TOPIC_ID)
     whole = there is not None and there.position is None
     position = Position(clean=not whole) if there is None or there.position is None else there.position
+    position = log.begin(position)
     if position.clean and position.lsn >= log.bound:
         return Plan(there, position, Part(position.lsn))
     marks = place.layout.marks

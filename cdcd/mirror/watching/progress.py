@@ -249,7 +249,7 @@ class LoadRestarted(Fact):
 @fact
 class Replayed(Fact):
     """Quarantine was replayed for a table: `replayed` records are in the table now, or lie before its last truncate or
-    snapshot. `left` are still no changes, `gone` are in the topic no more.
+    snapshot. `left` are still no changes. `gone` are in the topic no more, or the log lacks changes after them.
     """
 
     event: ClassVar[str] = "quarantine.replayed"

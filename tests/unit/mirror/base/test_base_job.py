@@ -9,14 +9,16 @@ import pytest
 
 from cdcd.core.errors import CdcdError, SinkError, TransientError
 from cdcd.core.records.gaps import Aside
-from cdcd.mirror.base import job, plan
+from cdcd.mirror.base import job, plan, topic_folds
 from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.due import LOOK_S, Found, Known, is_due
 from cdcd.mirror.base.formats import IcebergBase
-from cdcd.mirror.base.job import BaseJob, Lake
+from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.base.kept import KeptFolded
-from cdcd.mirror.base.part import LacksChangesError, OvertakenError, Place
+from cdcd.mirror.base.part import FromQuarantine, LacksChangesError, OvertakenError, Place
 from cdcd.mirror.base.position import Position
+from cdcd.mirror.base.replay import InQuarantine
+from cdcd.mirror.base.topic_folds import Lake
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import job as log_job
 from cdcd.mirror.log import positions
@@ -27,7 +29,14 @@ from cdcd.mirror.stream.points import Point
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.targets.pinned import Tag
-from cdcd.mirror.watching.progress import ChangesMissing, SetChanged, TableFailed, TableResumed, TableStopped
+from cdcd.mirror.watching.progress import (
+    ChangesMissing,
+    Replayed,
+    SetChanged,
+    TableFailed,
+    TableResumed,
+    TableStopped,
+)
 
 
 class Forms:
@@ -45,6 +54,9 @@ class Forms:
         return SimpleNamespace(
             schema=SimpleNamespace(key=() if topic == self._keyless else ("id",), name=topic, oid=len(topic))
         )
+
+    def oid(self, topic: str) -> int:
+        return len(topic)
 
     def former_name(self, schema: Any) -> None:
         return None
@@ -81,8 +93,10 @@ def base(facts: list[Any], monkeypatch: pytest.MonkeyPatch) -> BaseJob:
         {},
         facts.append,
     )
-    monkeypatch.setattr(made, "_forms", Forms("events"))
-    monkeypatch.setattr(job, "exists", lambda *_: True)
+    forms = Forms("events")
+    for part in (made, made._tables):
+        monkeypatch.setattr(part, "_forms", forms)
+    monkeypatch.setattr(topic_folds, "exists", lambda *_: True)
     return made
 
 
@@ -112,7 +126,7 @@ def test_a_table_that_cannot_be_folded_stops_and_goes_on_when_it_can(
             raise error
         return Folded(7, changes=2, keys=1)
 
-    monkeypatch.setattr(job, "fold", fold)
+    monkeypatch.setattr(topic_folds, "fold", fold)
     done = [base._fold(topic, 7) for topic in ("t", "u", "t")]
     assert [None if each is None else each.table for each in done] == [None, "public.u", None]
     # The same error is told once.
@@ -143,7 +157,7 @@ def test_a_table_that_cannot_follow_is_read_again_after_the_folds_of_the_others(
         assert (table, why) == ("public.t", "t: n changed")
         done.append("read t")
 
-    monkeypatch.setattr(job, "fold", fold)
+    monkeypatch.setattr(topic_folds, "fold", fold)
     monkeypatch.setattr(base, "_settings", replace(base._settings, reload=True))
     monkeypatch.setattr(base, "_read_again", read)
     for topic in ("t", "u"):
@@ -166,7 +180,7 @@ def test_a_table_stops_that_cannot_follow_and_that_cannot_be_read_again(
         if said == "t: no database":
             raise TransientError(said, hint="Start it.")
 
-    monkeypatch.setattr(job, "fold", fold)
+    monkeypatch.setattr(topic_folds, "fold", fold)
     # The settings say that it stops.
     monkeypatch.setattr(base, "_read_again", read)
     base._fold("t", 7)
@@ -191,6 +205,40 @@ def test_a_table_stops_that_cannot_follow_and_that_cannot_be_read_again(
     assert [type(fact) for fact in facts] == [TableStopped, TableFailed, TableStopped]
 
 
+def test_a_replay_folds_all_tables_before_the_log_says_that_the_records_are_changes(
+    base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    done: list[Any] = []
+    rows: Any = None
+    replay = FromQuarantine(rows, 5)
+    found = {
+        "t": InQuarantine(replay, 3, 1, 2),
+        "u": InQuarantine(None, 0, 4, 0),
+        "v": InQuarantine(replay, 1, 0, 0),
+    }
+
+    def fold(_: Any, __: Any, place: Place, *___: Any) -> Folded:
+        if place.topic == "v":
+            raise SinkError("v: broken", hint="Mend it.")
+        done.append(("fold", place.topic, place.replay))
+        return Folded(7)
+
+    monkeypatch.setattr(topic_folds, "fold", fold)
+    monkeypatch.setattr(job, "topics_waiting", lambda *_: dict.fromkeys(["t", "u", "v", "message"], "id"))
+    monkeypatch.setattr(job, "waiting", lambda _spark, place, *_: found[place.topic])
+    monkeypatch.setattr(job, "release", lambda *_: done.append("release"))
+    monkeypatch.setattr(base, "_described", lambda: ["t", "u", "v"])
+    base._replay(7)
+    assert done == [("fold", "t", replay), "release"]
+    # A table whose records cannot come back goes on.
+    assert base.stopped == {}
+    assert facts == [
+        Replayed("public.t", 3, 1, 2),
+        Replayed("public.u", 0, 4, 0),
+        TableFailed("public.v", "quarantine is not replayed: v: broken", "Mend it."),
+    ]
+
+
 def test_a_table_without_a_key_has_a_changelog_that_tells_what_it_lacks(
     base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
@@ -201,7 +249,7 @@ def test_a_table_without_a_key_has_a_changelog_that_tells_what_it_lacks(
         folded.append(place.name)
         return KeptFolded(Folded(7, changes=2, keys=2), missing=(3, 5))
 
-    monkeypatch.setattr(job, "fold_changes", fold_changes)
+    monkeypatch.setattr(topic_folds, "fold_changes", fold_changes)
     done = base._fold("events", 7)
     assert (folded, base.stopped) == (["lake.events"], {})
     assert done is not None
@@ -240,7 +288,7 @@ def test_a_table_that_lacks_lost_records_stops_until_it_is_read_again(
         return Folded(7)
 
     monkeypatch.setattr(plan, "truncate_after_gap", lambda *_: 6)
-    monkeypatch.setattr(job, "fold", folded)
+    monkeypatch.setattr(topic_folds, "fold", folded)
     base._fold("t", 7)
     assert (begins, base.stopped) == ([5], {})
 
@@ -253,7 +301,7 @@ def test_a_fold_knows_which_changes_the_log_has_deleted(base: BaseJob, monkeypat
         return Folded(7)
 
     base._log._upkeep.deleted = {"t": 5}
-    monkeypatch.setattr(job, "fold", folded)
+    monkeypatch.setattr(topic_folds, "fold", folded)
     base._fold("t", 7)
     base._fold("u", 7)
     assert begins == [5, 0]
@@ -271,7 +319,7 @@ def test_a_fold_knows_where_the_log_began_and_which_records_it_has(
     began = Began("T", {0: 5}, {0: 9})
     base._log.began = {"t": began}
     monkeypatch.setattr(base, "_ends", {"t": {0: 9}})
-    monkeypatch.setattr(job, "fold", folded)
+    monkeypatch.setattr(topic_folds, "fold", folded)
     base._fold("t", 7)
     base._fold("u", 7)
     assert [(place.began, place.ends) for place in places] == [(began, {0: 9}), (None, {})]
@@ -285,7 +333,7 @@ def test_retention_is_told_how_far_each_table_is_folded(base: BaseJob, monkeypat
             raise JavaError("no metadata")
         return SimpleNamespace(position=folded[name])
 
-    monkeypatch.setattr(base._format, "version", version)
+    monkeypatch.setattr(base._tables._lake.format, "version", version)
     monkeypatch.setattr(base, "_described", lambda: ["a", "b", "broken", "other"])
     assert base._folded(["a", "b", "broken", "schemas"]) == {"a": 5, "b": 0, "broken": 0}
 
@@ -299,7 +347,7 @@ def test_a_table_that_is_set_aside_is_folded_up_to_there_and_stopped_by_name_unt
         bounds.append(given[-1])
         return Folded(given[-1], changes=2, keys=1)
 
-    monkeypatch.setattr(job, "fold", fold)
+    monkeypatch.setattr(topic_folds, "fold", fold)
     # "tt" has the oid 2.
     forms: Any = base._forms
     aside = Aside(2, "public.tt", 5, "size")
@@ -349,12 +397,12 @@ def test_a_point_lists_the_versions_at_its_bound_and_names_tables_that_have_none
     base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
     done = {"t": Folded(7, version="3"), "u": Folded(9), "v": Folded(7, version="12")}
-    monkeypatch.setattr(job, "fold", lambda *given: done[given[2].topic])
+    monkeypatch.setattr(topic_folds, "fold", lambda *given: done[given[2].topic])
 
     def fold_changes(*_: Any, **__: Any) -> KeptFolded:
         raise SinkError("events: broken", hint="Mend it.")
 
-    monkeypatch.setattr(job, "fold_changes", fold_changes)
+    monkeypatch.setattr(topic_folds, "fold_changes", fold_changes)
     for topic in (*done, "events"):
         base._fold(topic, 7)
     facts.clear()
@@ -373,7 +421,7 @@ def test_a_version_that_cannot_get_the_tag_of_a_point_is_left_out_of_the_point(
     base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
     done = {"t": Folded(7, version="3"), "v": Folded(7, version="12")}
-    monkeypatch.setattr(job, "fold", lambda *given: done[given[2].topic])
+    monkeypatch.setattr(topic_folds, "fold", lambda *given: done[given[2].topic])
     for topic in done:
         base._fold(topic, 7)
     listed: list[Any] = []
@@ -476,7 +524,7 @@ def test_the_log_is_read_from_the_least_position_that_this_process_knows(
 
     described = ["t", "u", "quiet"]
     monkeypatch.setattr(job, "look_after", changes)
-    monkeypatch.setattr(job, "fold", fold)
+    monkeypatch.setattr(topic_folds, "fold", fold)
     monkeypatch.setattr(positions, "at_version", lambda *_: None)
     monkeypatch.setattr(base, "_described", lambda: list(described))
 
