@@ -19,6 +19,7 @@ from cdcd.core.catalog.claims import Claimant, Claims, foreign_prefix, under_pre
 from cdcd.core.errors import CdcdError, ClaimedError, SinkError
 from cdcd.core.facts import Fact
 from cdcd.core.facts.operation import ClaimRecordsIgnored, TopicsReleased, TopicsUnclaimed
+from cdcd.core.table_names import split_table
 from cdcd.daemon.settings import id_use, topic_spec
 
 
@@ -58,7 +59,7 @@ def own_of(config: Config) -> frozenset[str]:
 
 
 class Claiming:
-    """Claims topics for a session. The methods block, and any thread may call them, one after the other.
+    """Claims topics for a session. The methods block, and any thread may call them at any time; one runs at a time.
 
     Args:
         report: is called with facts, in the calling thread.
@@ -73,6 +74,8 @@ class Claiming:
         self._own = own_of(config)
         self._report = report
         self._topic = claims_topic(config, answer_s, stopping)
+        self._one = threading.Lock()
+        """Held by a method that reads or writes the claims. Several requests for topics run at the same time."""
         self._claims = Claims()
         self._held: set[str] = set()
         """Topics that no other pipeline had when the session asked."""
@@ -89,6 +92,12 @@ class Claiming:
         Raises:
             TransientError: the broker does not answer.
         """
+        with self._one:
+            return self._claim(admin, topics, existing)
+
+    def _claim(
+        self, admin: Admin, topics: Sequence[str], existing: Collection[str]
+    ) -> dict[str, ClaimedError]:
         asked = [topic for topic in topics if topic not in self._held and topic not in self._own]
         named = [topic for topic in asked if not self._names.is_under_prefix(topic)]
         if not named and (not asked or self._topic.name not in existing):
@@ -126,6 +135,12 @@ class Claiming:
         existing = admin.names()
         if self._topic.name not in existing:
             return
+        with self._one:
+            left = self._release_others(admin, existing, tables)
+        if left:
+            self._report(TopicsReleased(topics=tuple(left), claims=self._topic.name))
+
+    def _release_others(self, admin: Admin, existing: Collection[str], tables: Collection[str]) -> list[str]:
         try:
             self._read(admin, existing, create=False)
             claimed = self._claims.of(self._topic.claimant)
@@ -137,23 +152,12 @@ class Claiming:
         except SinkError as error:
             if self._names.has_claims:
                 self._tell_unclaimed(error, len(self._topics_of(tables)))
-            return
-        if left:
-            self._report(TopicsReleased(topics=tuple(left), claims=self._topic.name))
+            return []
+        return left
 
     def _topics_of(self, tables: Collection[str]) -> set[str]:
-        """Return the topics of tables.
-
-        A name with several points may be parted at each point. So the result may have a topic too many, which then
-        stays claimed.
-        """
-        parts = [
-            (table[:place], table[place + 1 :])
-            for table in tables
-            for place, character in enumerate(table)
-            if character == "."
-        ]
-        return {topic for part in parts for topic in self._names.all_of(*part)}
+        """Return the topics of tables."""
+        return {topic for table in tables for topic in self._names.all_of(*split_table(table))}
 
     def _read(self, admin: Admin, existing: Collection[str], *, create: bool) -> None:
         if create and self._topic.name not in existing:

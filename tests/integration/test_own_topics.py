@@ -206,3 +206,20 @@ def test_a_table_that_is_removed_releases_its_claim_at_the_next_start(
     process.start()
     assert process.await_event("topics.released")["topics"] == [f"{unique}-orders"]
     assert claims(broker, f"{unique}-claims")[-1] == (f"{unique}a", f"{unique}-orders", False)
+
+
+def test_a_table_with_a_dot_in_its_name_keeps_its_claim_at_the_next_start(
+    database: Database, broker: KafkaBroker, pipeline: Start, unique: str
+) -> None:
+    database.execute('ALTER TABLE orders RENAME TO "or.ders"')
+    topic = f"{unique}-or.ders"
+    process = pipeline("a", topics={"names": {'public."or.ders"': topic}})
+    process.await_streaming()
+    database.execute('INSERT INTO "or.ders" VALUES (1)')
+    await_ids(broker, topic, [1])
+    assert process.stop() == 0
+    process.start()
+    process.await_streaming()
+    database.execute('INSERT INTO "or.ders" VALUES (2)')
+    await_ids(broker, topic, [1, 2])
+    assert claims(broker, f"{unique}-claims") == [(f"{unique}a", topic, True)]
