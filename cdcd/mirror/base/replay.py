@@ -2,7 +2,9 @@
 
 The quarantine is the unreadable records of the log. A later version of cdcd may read one of them, or its description
 may have come late. The rule: such a record comes back in its place among the changes. So the log is folded again from
-before the first of these records on, as after a rollback, and what was deleted or changed since stays so. The log says
+before the first of these records on, as after a rollback, and what was deleted or changed since stays so. A record that
+moves a row to another key stays in quarantine if it lacks values that did not change: the row with the former key,
+which had these values, was removed by a fold without the record. The table must be read again. The log says
 that the records are changes only when all tables have them. So a process that is killed before leaves them in
 quarantine, and the next replay does the same again.
 """
@@ -34,7 +36,7 @@ class InQuarantine:
     Attributes:
         replay: the records that can be read by now. None: there are none.
         count: their number.
-        left: number of records that cannot be read.
+        left: number of records that cannot be read, or that lack values of a row with another key.
         gone: number of records that cannot come back: the log lacks changes after them, or the topic was made again.
     """
 
@@ -70,6 +72,7 @@ def waiting(spark: SparkSession, place: Place, topic_id: str, forms: Forms) -> I
     if not sound:
         return InQuarantine(None, 0, count, former)
     fit = read.join(reduce(DataFrame.unionByName, sound), list(_PLACE), "left_semi")
+    fit = fit.filter(sf.col("oldkey").isNull() | sf.col("unchanged").isNull())
     comes = sf.col("lsn") > place.log_begins
     about = fit.agg(
         sf.count("*").alias("fit"),

@@ -249,7 +249,8 @@ class LoadRestarted(Fact):
 @fact
 class Replayed(Fact):
     """Quarantine was replayed for a table: `replayed` records are in the table now, or lie before its last truncate or
-    snapshot. `left` are still no changes. `gone` are in the topic no more, or the log lacks changes after them.
+    snapshot. `left` stay: they are no changes, or lack values of a row that was moved to another key. `gone` are in the
+    topic no more, or the log lacks changes after them.
     """
 
     event: ClassVar[str] = "quarantine.replayed"
