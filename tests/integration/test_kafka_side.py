@@ -182,7 +182,7 @@ def test_a_topic_that_is_being_made_in_advance_is_awaited_and_not_made_again(
     broker: KafkaBroker, unique: str
 ):
     side = Side(broker.bootstrap_servers, unique)
-    ahead = [f"{unique}.public.t{number}" for number in range(300)]
+    ahead = [f"{unique}.public.t{number}" for number in range(200)]
 
     async def both() -> None:
         made = asyncio.create_task(side.side.topics.await_topics([], ahead=ahead))
