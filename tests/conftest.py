@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parent
 
 CORE = TESTS / "unit" / "core"
-"""What is compiled: its tests need not run uncompiled too, because those with servers run it uncompiled."""
+"""Tests of the compiled packages. `make test` runs them compiled only. The tests with servers run the same packages
+uncompiled."""
 
 # A compiled class cannot be subclassed by a test's.
 UNCOMPILED = {

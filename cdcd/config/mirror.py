@@ -254,7 +254,7 @@ class BatchesConfig(Section):
         ge=1,
         le=1_000_000_000,
         description="With change_log: fold, number of waiting changes of a table at which the next batch folds the "
-        "table, whatever fold_interval_s says.",
+        "table, even if fold_interval_s has not passed.",
     )
     records_max: int = Field(
         500_000,

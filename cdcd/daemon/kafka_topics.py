@@ -7,7 +7,6 @@ error of this topic, and never of another one.
 import asyncio
 import random
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
 
 from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.errors import fill_names, rights_hint
@@ -22,6 +21,7 @@ from cdcd.adapters.kafka.topics import (
 )
 from cdcd.config.loading import Config
 from cdcd.core.catalog.sharing import whole_topic
+from cdcd.core.engine.topics import SLICE
 from cdcd.core.errors import CdcdError, SinkError, SinkUnavailableError
 from cdcd.core.facts import Fact, Observer
 from cdcd.core.facts.process import KafkaRetry
@@ -33,9 +33,6 @@ from cdcd.daemon.settings import (
     names,
     topic_spec,
 )
-
-AHEAD_MAX: Final = 250
-"""Maximum number of topics that are created in advance, in one request with a topic that is needed now."""
 
 
 class KafkaTopics:
@@ -82,8 +79,9 @@ class KafkaTopics:
         Args:
             prefix: prefix of further existing topics to remember; "": none.
             keyless: topics among `topics` with records without a key. They must not be compacted.
-            ahead: topics that will be needed soon. They are created with the others, or alone. If the broker
-                refuses one of them, only `topics` are created, and these topics are never again created in advance.
+            ahead: topics that will be needed soon. At most `SLICE` of them are created, with the others or alone. If
+                the broker refuses one of them, only `topics` are created, and these topics are never again created in
+                advance.
             refused: gets the topics that cannot be used, each with the error; None: the first error is raised.
 
         Raises:
@@ -97,7 +95,7 @@ class KafkaTopics:
         others: list[str] = []
         if self._config.topics.create.enabled:
             known = self._topics.union(self._not_ahead, self._coming, missing)
-            others = [topic for topic in ahead if topic not in known][:AHEAD_MAX]
+            others = [topic for topic in ahead if topic not in known][:SLICE]
         if not missing and not unchecked and not others:
             return
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -77,7 +77,11 @@ def last_checkpoint(broker: KafkaBroker, topic: str) -> Checkpoint:
 
 
 def bomb(broker: KafkaBroker, topic: str, codec: str, records: int, megabytes: int = 150) -> list[int | None]:
-    """Write zeros, of which a few kilobytes are left after compression. The offsets; None: the broker refused it."""
+    """Write records of zeros, each of which has a few kilobytes after compression.
+
+    Returns:
+        The offset of each record; None where the broker refused the record.
+    """
     offsets: list[int | None] = []
     producer = Producer(
         {

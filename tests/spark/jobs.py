@@ -73,7 +73,7 @@ class Job:
         return mirror
 
     def folded(self, **sections: Any) -> BaseJob:
-        """Append and fold what is in the topics, with a job of its own."""
+        """Run a new job once, which appends the topics' records to the log and folds the tables, and return the job."""
         self.facts.clear()
         config = parse_mirror(yaml.safe_dump({**self._config, **sections}), {})
         # A session of its own, because catalogs remember tables as a session first saw them.

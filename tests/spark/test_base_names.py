@@ -58,8 +58,8 @@ def test_tables_that_exchange_names_while_the_mirror_is_stopped_stay_equal(
         def look() -> bool | None:
             source.deliver()
             assert {name: error.message for name, error in folds.once().items()} == {}
-            # Rows that the daemon is still reading are missing on one side, and no difference. Nobody folds meanwhile,
-            # so a longer wait for a table that lacks changes has no use.
+            # `verify` counts rows that the daemon is still reading as missing, and not as different. A longer wait for
+            # tables that lack changes has no use, because no fold runs meanwhile.
             report = verify(folds.spark, source, config, folds.target, *TABLES, timeout_s=1)
             assert report.differences == 0, report
             reports.append(report)

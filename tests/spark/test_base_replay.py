@@ -94,7 +94,7 @@ def test_records_of_the_quarantine_come_back_and_later_changes_stay(lake: Lake) 
     changes = spark.table(lake.table.replace("docs", "docs_changes"))
     have = changes.select("_cdcd_commit_lsn", "_cdcd_event_no", "_cdcd_op", "id", "n").collect()
     assert sorted(map(repr, map(tuple, have))) == sorted(map(repr, expected_changes(source, source.lsn)))
-    # AND the states are those of a table that is made from the log as it is now
+    # AND the table of states has the same rows as a new table of states that is folded from the released log
     anew = states(lake, lake.place(), "anew")
     fold_states(spark, lake.format, anew, lake.described, source.lsn)
     assert rows_of(lake, states(lake, lake.place(), "scd2").name) == rows_of(lake, anew.name)

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from cdcd.adapters.kafka.client import Properties, make_consumer
 from cdcd.adapters.kafka.errors import map_kafka_error
 from cdcd.adapters.kafka.reading import consumer_properties, pass_over
+from cdcd.core.engine.checkpoint_record import TOO_LARGE
 from cdcd.core.errors import CdcdError
 
 ANSWER_S: Final = 10.0
@@ -105,7 +106,7 @@ class SignalTopic:
             self._consumer.commit(offsets=[place], asynchronous=False)
         except KafkaException as error:
             raise self._mapped(error.args[0]) from error
-        self._refuse("it is too large when it is decompressed")
+        self._refuse(TOO_LARGE)
 
     def done(self, message: Message) -> None:
         """Store that the record is carried out or refused, and is not to be read again."""

@@ -87,6 +87,7 @@ class CheckpointRecords:
 
 
 TOO_LARGE: Final = "it is too large when it is decompressed"
+"""Reason to pass over a record that librdkafka does not decompress."""
 
 
 class Judging:

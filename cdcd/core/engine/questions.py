@@ -29,19 +29,13 @@ from cdcd.core.engine.labels import EnumQuestions
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.tables import PublishedTables
+from cdcd.core.engine.topics import SLICE
 from cdcd.core.errors import CdcdError
 from cdcd.core.snapshot.progress import INCREMENTAL
 
 PUBLISHED_S: Final = 5.0
 """Interval at which the publication is listed, to find tables that were added or have another name, and labels of enums
 that were added or renamed."""
-
-TOPICS_AHEAD: Final = 250
-"""Number of topics that are created in one request with the topic of a table that is read beside the stream.
-
-A broker takes ten times as long for 2,000 topics that are created one by one as for four requests of 500. Tables are
-read while the next topics are created.
-"""
 
 ENDS_AT_ONCE: Final = 500
 """Number of tables whose earlier rows are ended in one batch before an initial snapshot. The truncate records for
@@ -237,9 +231,9 @@ class Questions:
                 max(0, progress.begun - len(progress.tasks)),
             )
         until = self._topics_until
-        if until > progress.begun + TOPICS_AHEAD or until >= len(progress.waiting):
+        if until > progress.begun + SLICE or until >= len(progress.waiting):
             return ()
-        following = progress.waiting.oids[until : until + TOPICS_AHEAD]
+        following = progress.waiting.oids[until : until + SLICE]
         self._topics_until = until + len(following)
         names = self._incremental.tasks.names
         return tuple([self._rendering.topic_named(names[oid]) for oid in following if oid in names])

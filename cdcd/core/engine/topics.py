@@ -5,6 +5,7 @@ are requested together.
 """
 
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Final
 
 from cdcd.core.engine.actions import EnsureSchemas, EnsureTopics
@@ -14,7 +15,11 @@ from cdcd.core.records.shaping.settings import Outbox
 NO_OUTBOX: Final = Outbox()
 
 SLICE: Final = 250
-"""Maximum number of topics in one request. A broker shows none of a request's topics before it has created all."""
+"""Maximum number of topics in one request.
+
+A broker takes ten times as long for 2,000 topics that are created one by one as for four requests of 500. It shows
+none of a request's topics before it has created all of them, and tables are read while later topics are created.
+"""
 
 ASKED_MAX: Final = 500
 """No more topics are requested while this many topics are not ready, so that the broker creates topics in order."""
@@ -55,7 +60,7 @@ class Topics:
         return bool(self._schemas_wanted or self._schemas_asked)
 
     def lacking(self, topics: Iterable[str]) -> list[str]:
-        """Return those of the topics to which records may not go yet."""
+        """Return the topics among `topics` that are not ready, so that no record may be sent to them."""
         return [topic for topic in topics if topic not in self._ready]
 
     def of_events(self, table: str) -> tuple[str, ...]:
@@ -108,7 +113,7 @@ class Topics:
         """
         if not self._wanted or len(self._asked) >= ASKED_MAX:
             return EnsureTopics((), ahead=ahead) if ahead else None
-        topics = tuple(self._wanted)[:SLICE]
+        topics = tuple(islice(self._wanted, SLICE))
         for topic in topics:
             del self._wanted[topic]
         self._asked.update(topics)

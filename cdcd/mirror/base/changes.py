@@ -132,7 +132,7 @@ class _Folding(KeptFolding):
         return part
 
     def _path(self, position: Position, part: Part) -> Path | None:
-        """Return the forms from the form of the table's rows to that of the part. None: nothing is to be folded."""
+        """Return the forms from the form of the table's rows to the last form of the part; None if none is known."""
         has = form_of_rows(self._spark, self._place, position)
         found = self._log.described(part.forms)
         forms: list[Form] = [found[each.schema_id] for each in sorted(part.forms, key=lambda one: one.last)]

@@ -28,7 +28,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LogChanges:
     """What the log has of a partition, or of a topic, after some LSN.
 
     Attributes:
@@ -42,7 +42,9 @@ class Found:
     later: int | None = None
 
 
-def is_due(known: Known | None, new: Found, now: float, settings: MirrorSettings, *, lacks: bool) -> bool:
+def is_due(
+    known: Known | None, new: LogChanges, now: float, settings: MirrorSettings, *, lacks: bool
+) -> bool:
     """True if a table is folded in this round.
 
     Args:
@@ -62,7 +64,7 @@ def is_due(known: Known | None, new: Found, now: float, settings: MirrorSettings
     return not known.is_empty and (always or waited >= LOOK_S)
 
 
-def look_after(log: DataFrame, since: int, bound: int) -> dict[str, dict[int, Found]]:
+def look_after(log: DataFrame, since: int, bound: int) -> dict[str, dict[int, LogChanges]]:
     """What the log has with `lsn > since`, by topic and partition."""
     is_in = sf.col("lsn") <= bound
     rows = (
@@ -75,8 +77,8 @@ def look_after(log: DataFrame, since: int, bound: int) -> dict[str, dict[int, Fo
         )
         .collect()
     )
-    found: dict[str, dict[int, Found]] = {}
+    found: dict[str, dict[int, LogChanges]] = {}
     for row in rows:
-        each = Found(row["count"], row["last"] or 0, row["later"])
+        each = LogChanges(row["count"], row["last"] or 0, row["later"])
         found.setdefault(row["topic"], {})[row["part"]] = each
     return found

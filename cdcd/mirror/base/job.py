@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, SinkError, TransientError
 from cdcd.mirror.base.branches import tag_version
-from cdcd.mirror.base.due import Found, Known, is_due, look_after
+from cdcd.mirror.base.due import Known, LogChanges, is_due, look_after
 from cdcd.mirror.base.part import LacksChangesError
 from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.base.replay import release, topics_waiting, waiting
@@ -243,10 +243,10 @@ class BaseJob:
         for topic in topics:
             parts = found.get(topic, {})
             last = max([each.last for each in parts.values()], default=0)
-            new[topic] = Found(sum([each.count for each in parts.values()]), last)
+            new[topic] = LogChanges(sum([each.count for each in parts.values()]), last)
             # The table has no change after the bound, so it has all records before the first of them.
             ends[topic] = {
-                part: end if (later := parts.get(part, Found()).later) is None else min(end, later)
+                part: end if (later := parts.get(part, LogChanges()).later) is None else min(end, later)
                 for part, end in self._log.ends.get(topic, {}).items()
             }
         self._ends = ends

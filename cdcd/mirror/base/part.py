@@ -151,9 +151,9 @@ class LogReader:
         self.bound = bound
 
     def begin(self, position: Position) -> Position:
-        """The position from which the table is folded: that of the table, or below records that come back.
+        """Return the position to fold from: the table's own position, or one below all records that come back.
 
-        The table has all records below its offsets also if the position is lower.
+        A lower position changes nothing about the offsets: the table still has all records below them.
         """
         replay = self._place.replay
         if replay is None or position.lsn <= replay.since:

@@ -36,10 +36,10 @@ from cdcd.core.engine.actions import (
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.ending import UNSTREAMED_S, StreamingAgainError
 from cdcd.core.engine.engine import Engine
-from cdcd.core.engine.questions import PUBLISHED_S, TOPICS_AHEAD
+from cdcd.core.engine.questions import PUBLISHED_S
 from cdcd.core.engine.session_start import ExportedTables, SessionStart
 from cdcd.core.engine.settings import BatchSettings, EngineSettings, HeartbeatSettings, SnapshotSettings
-from cdcd.core.engine.topics import NO_OUTBOX
+from cdcd.core.engine.topics import NO_OUTBOX, SLICE
 from cdcd.core.errors import SinkError, SourceError, TransientError
 from cdcd.core.facts.process import PostgresStopping
 from cdcd.core.facts.snapshot import SnapshotFinished, SnapshotSignalled
@@ -649,18 +649,18 @@ def test_a_row_that_comes_from_another_topic_without_a_value_is_read_again_also_
 
 def test_topics_of_the_tables_that_are_read_next_are_made_with_that_of_the_first(tmp_path: Path):
     # GIVEN more tables to be read beside the stream than topics are made at once
-    published = {oid: f"public.t{oid}" for oid in range(1, TOPICS_AHEAD + 5)}
+    published = {oid: f"public.t{oid}" for oid in range(1, SLICE + 5)}
     progress = initial(Progress(), published, (), exported=False)
     daemon = Daemon(tmp_path, replace(START, snapshot=progress), published=published, parallelism=1)
     daemon.tables = {oid: table(oid, f"t{oid}") for oid in published}
     # THEN the first table's topic brings those of the next ones
     first = daemon.until(EnsureTopics)
-    assert (first.topics, len(first.ahead)) == (("p.public.t1",), TOPICS_AHEAD)
+    assert (first.topics, len(first.ahead)) == (("p.public.t1",), SLICE)
     assert first.ahead[0] == "p.public.t1"
     daemon.carry_out(first)
     # AND the topics of the remaining tables are created while the first tables are read
     second = daemon.until(EnsureTopics)
-    rest = tuple(f"p.public.t{oid}" for oid in list(published)[TOPICS_AHEAD:])
+    rest = tuple(f"p.public.t{oid}" for oid in list(published)[SLICE:])
     assert (second.topics, second.ahead) == (("p.public.t2",), rest)
     daemon.carry_out(second)
     # AND the next table's topic, which is there by now, brings no more
@@ -669,7 +669,7 @@ def test_topics_of_the_tables_that_are_read_next_are_made_with_that_of_the_first
 
 
 def test_topics_of_tables_that_were_added_are_made_ahead_whichever_of_them_is_read(daemon: Daemon):
-    oids = range(100, 100 + 2 * TOPICS_AHEAD)
+    oids = range(100, 100 + 2 * SLICE)
     daemon.tables = {oid: table(oid, f"t{oid}") for oid in oids}
     daemon.engine.incremental.tasks.await_added({oid: f"public.t{oid}" for oid in oids})
     wanted = [daemon.until(EnsureTopics) for _ in range(2)]

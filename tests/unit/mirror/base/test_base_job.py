@@ -11,7 +11,7 @@ from cdcd.core.errors import CdcdError, SinkError, TransientError
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base import job, plan, topic_folds
 from cdcd.mirror.base.commit import Folded
-from cdcd.mirror.base.due import LOOK_S, Found, Known, is_due
+from cdcd.mirror.base.due import LOOK_S, Known, LogChanges, is_due
 from cdcd.mirror.base.formats import IcebergBase
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.base.kept import KeptFolded
@@ -453,22 +453,22 @@ WAITING = MirrorSettings(
     ("known", "new", "now", "due"),
     [
         # Nobody has looked at the table.
-        (None, Found(1, 5), 0.0, True),
-        (None, Found(), 0.0, False),
+        (None, LogChanges(1, 5), 0.0, True),
+        (None, LogChanges(), 0.0, False),
         # The log has few new changes, which wait, or many, or none.
-        (Known(5, 0.0), Found(99, 6), 59.0, False),
-        (Known(5, 0.0), Found(99, 6), 60.0, True),
-        (Known(5, 0.0), Found(100, 6), 0.0, True),
-        (Known(5, 0.0), Found(100, 5), LOOK_S - 1, False),
+        (Known(5, 0.0), LogChanges(99, 6), 59.0, False),
+        (Known(5, 0.0), LogChanges(99, 6), 60.0, True),
+        (Known(5, 0.0), LogChanges(100, 6), 0.0, True),
+        (Known(5, 0.0), LogChanges(100, 5), LOOK_S - 1, False),
         # Its owner may have rolled it back meanwhile.
-        (Known(5, 0.0), Found(1, 5), LOOK_S, True),
-        (Known(5, 0.0, is_empty=True), Found(), LOOK_S, False),
+        (Known(5, 0.0), LogChanges(1, 5), LOOK_S, True),
+        (Known(5, 0.0, is_empty=True), LogChanges(), LOOK_S, False),
         # The first changes of a table do not wait.
-        (Known(5, 0.0, is_empty=True), Found(1, 6), 0.0, True),
+        (Known(5, 0.0, is_empty=True), LogChanges(1, 6), 0.0, True),
     ],
 )
 def test_a_table_is_due_when_its_changes_have_waited_or_its_owner_may_have_changed_it(
-    known: Known | None, new: Found, now: float, due: bool
+    known: Known | None, new: LogChanges, now: float, due: bool
 ):
     assert is_due(known, new, now, WAITING, lacks=False) == due
     # A topic that lost records is looked at once, and each table that exists for a consistent point.
@@ -485,9 +485,9 @@ def test_changes_that_wait_are_folded_later_and_are_not_taken_for_folded(
     has = {"t": 3, "u": 4}
     read: list[int] = []
 
-    def changes(_log: Any, since: int, _bound: int) -> dict[str, dict[int, Found]]:
+    def changes(_log: Any, since: int, _bound: int) -> dict[str, dict[int, LogChanges]]:
         read.append(since)
-        return {topic: {0: Found(1, lsn)} for topic, lsn in has.items() if lsn > since}
+        return {topic: {0: LogChanges(1, lsn)} for topic, lsn in has.items() if lsn > since}
 
     monkeypatch.setattr(job, "look_after", changes)
     monkeypatch.setattr(positions, "at_version", lambda *_: None)
@@ -507,10 +507,10 @@ def test_the_log_is_read_from_the_least_position_that_this_process_knows(
     read: list[tuple[int, int]] = []
     has = {"t": 3, "u": 9}
 
-    def changes(_log: Any, since: int, bound: int) -> dict[str, dict[int, Found]]:
+    def changes(_log: Any, since: int, bound: int) -> dict[str, dict[int, LogChanges]]:
         read.append((since, bound))
         return {
-            topic: {0: Found(1, lsn) if lsn <= bound else Found(later=lsn)}
+            topic: {0: LogChanges(1, lsn) if lsn <= bound else LogChanges(later=lsn)}
             for topic, lsn in has.items()
             if lsn > since
         }
