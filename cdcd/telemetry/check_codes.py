@@ -377,8 +377,10 @@ _TABLE: Final = (
     Code("topic.claimed", "Kafka", "Another pipeline has a topic of a table.", (4,)),
     Code("topic.claims", "Kafka", "The pipeline cannot claim topics, so another pipeline may write to them.", ()),
     Code("topic.leader", "Kafka", "A partition of a topic has no leader.", (4,)),
-    Code("topic.checkpoint", "Kafka", "Whether the checkpoint's topic is compacted, has one partition, takes no "
-    "compressed records and belongs to this pipeline.", (4,)),
+    Code("topic.checkpoint", "Kafka", "Whether the checkpoint's topic is compacted, has one partition and "
+    "belongs to this pipeline.", (4,)),
+    Code("topic.compressed", "Kafka", "The daemon reads the topic, and the topic takes compressed records, which "
+    "could need much memory."),
     Code("topic.ignored", "Kafka", "Records of the checkpoint's topic that cdcd ignores, because somebody else wrote "
     "them."),
     Code("topic.size", "Kafka", "The topic's record limit is smaller than the producer's."),

@@ -7,8 +7,9 @@ from typing import Any, Final
 import pytest
 
 from deploy.local import KafkaBroker
-from tests.attacks.checkpoints import cases, records_of, write
+from tests.attacks.checkpoints import bomb, cases, records_of, write
 from tests.integration.conftest import Database
+from tests.integration.created_topics import set_topic
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.forked import run_cdcd
 from tests.integration.visible_records import await_decided
@@ -111,6 +112,40 @@ def test_garbage_in_the_schemas_topic_ends_nothing(
     assert b'"remark"' in described_last
     done = run_cdcd("drop", "--config", str(process.config_path))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.attack(gains="the memory of the daemon, or its end, at a start", before="failed")
+@pytest.mark.postgres(only=[18])
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_cdcds_topics_take_no_record_that_is_small_only_while_it_is_compressed(
+    database: Database,
+    broker: KafkaBroker,
+    daemon: Callable[[Mapping[str, Any]], Daemon],
+    unique: str,
+    codec: str,
+):
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1)")
+    claims = f"{unique}-claims"
+    config = configuration(
+        unique,
+        database.dsn(),
+        broker.bootstrap_servers,
+        topics={"name": f"{unique}-{{table}}", "claims": claims},
+        snapshot={"mode": "initial"},
+    )
+    process = daemon(config)
+    process.await_event("snapshot.finished")
+    for topic in (f"{unique}.schemas", claims, f"{unique}.checkpoint"):
+        assert bomb(broker, topic, codec, 1) == [None]
+    checked = run_cdcd("check", "--config", str(process.config_path))
+    assert "takes compressed records" not in checked.stdout
+    # WHEN somebody created the topics with the broker's defaults
+    for topic in (f"{unique}.schemas", claims):
+        set_topic(broker.bootstrap_servers, topic, {"compression.type": "producer"})
+    # THEN `cdcd check` has the command, which a person can paste
+    checked = run_cdcd("check", "--config", str(process.config_path))
+    for topic in (f"{unique}.schemas", claims):
+        assert f"--entity-name {topic} --add-config compression.type=uncompressed" in checked.stdout
 
 
 @pytest.mark.postgres(only=[18])

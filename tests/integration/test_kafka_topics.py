@@ -17,6 +17,7 @@ from confluent_kafka.admin import ResourceType as Resource
 from cdcd.adapters.kafka.admin import Admin, TopicInfo
 from cdcd.adapters.kafka.topics import (
     CREATED_AT_ONCE,
+    DESCRIPTIONS_BYTES_MAX,
     TopicSpec,
     check_keyless,
     ensure_topics,
@@ -49,6 +50,21 @@ def test_missing_topics_are_created_as_stated_and_can_be_written_to_at_once(brok
     assert checkpoint is not None
     assert checkpoint.partitions == 1
     assert admin.topic_config(names[2])["cleanup.policy"] == "compact"
+
+
+def test_a_topic_of_descriptions_has_the_larger_limit_and_takes_nothing_compressed(
+    broker: KafkaBroker, unique: str
+):
+    admin, sizes = Admin(properties(broker)), {"1000": str(DESCRIPTIONS_BYTES_MAX), "9000000": "9000000"}
+    for given, limit in sizes.items():
+        name = f"{unique}.{given}"
+        ensure_topics(
+            admin, [name], TopicSpec(config={"max.message.bytes": given}), checkpoint="c", schemas=name
+        )
+        found = admin.topic_config(name)
+        assert found["max.message.bytes"] == limit
+        assert found["compression.type"] == "uncompressed"
+        assert found["cleanup.policy"] == "compact"
 
 
 def test_many_topics_are_made_by_few_requests(broker: KafkaBroker, unique: str, caplog):

@@ -50,17 +50,23 @@ COMPACTED: Final[Mapping[str, str]] = {
 PLAIN: Final = "uncompressed"
 """`compression.type` with which a broker decompresses records before it compares their size with the limit."""
 
+DESCRIPTIONS_BYTES_MAX: Final = 4 << 20
+"""`max.message.bytes` of a created topic with descriptions, in bytes, if `topics.create.config` has no larger value.
+The descriptions of many tables are sent at once, and the limit holds for their size without compression."""
+
 Compacted = Mapping[str, Mapping[str, str]]
 """Settings of cdcd's own topics, by name."""
 
+_OWN: Final[Mapping[str, str]] = {**COMPACTED, "compression.type": PLAIN}
+
 
 def own_topics(checkpoint: str, schemas: str = "") -> Compacted:
-    """Return the settings of the topics with small records and with the descriptions of tables.
+    """Return the settings of the topic with small records and of the topic with descriptions of tables or claims.
 
-    Somebody else's compressed record of 1 MB may need 1 GB of memory. The descriptions of many tables are written at
-    once, so their topic takes compressed records nevertheless.
+    The daemon reads these topics. A compressed record of somebody else with 1 MB may need 1 GB of memory, so the
+    topics take no compressed records.
     """
-    return {schemas: COMPACTED, checkpoint: {**COMPACTED, "compression.type": PLAIN}}
+    return {schemas: {**_OWN, "max.message.bytes": str(DESCRIPTIONS_BYTES_MAX)}, checkpoint: _OWN}
 
 
 MARKER_LIMITS: Final[Mapping[str, int]] = {
@@ -216,9 +222,34 @@ def _specified(name: str, spec: TopicSpec, compacted: Compacted) -> NewTopicSpec
     config = {key: _text(value) for key, value in spec.config.items()}
     partitions = spec.partitions
     if name in compacted:
-        kept = {key: value for key, value in config.items() if key == "min.insync.replicas"}
-        config, partitions = {**compacted[name], **kept}, 1
+        config, partitions = _own_config(compacted[name], config), 1
     return NewTopicSpec(name, partitions, spec.replication_factor, config)
+
+
+def _own_config(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of one of cdcd's own topics, with those of `topics.create.config` that hold for it, too."""
+    kept = {key: value for key, value in given.items() if key == "min.insync.replicas"}
+    size = "max.message.bytes"
+    if size in own and given.get(size, "").isdecimal():
+        kept[size] = str(max(int(own[size]), int(given[size])))
+    return {**own, **kept}
+
+
+def takes_compressed(config: Mapping[str, str]) -> bool:
+    """Return True if a topic with these settings takes compressed records."""
+    return config.get("compression.type", PLAIN) != PLAIN
+
+
+def plain_hint(name: str, config: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """Return the command after which an existing topic takes no compressed records.
+
+    Args:
+        config: present settings of the topic.
+        own: settings with which cdcd would create the topic.
+    """
+    least = own.get("max.message.bytes", "0")
+    size = f",max.message.bytes={least}" if int(config.get("max.message.bytes", least)) < int(least) else ""
+    return f"{alter_topic(name, f'compression.type={PLAIN}{size}')}."
 
 
 def _explained(error: CdcdError) -> CdcdError:

@@ -9,7 +9,6 @@ from cdcd.adapters.kafka.errors import rights_hint
 from cdcd.adapters.kafka.principal import UNKNOWN, ClientIdentity
 from cdcd.adapters.kafka.rights import TopicAcls
 from cdcd.adapters.kafka.topics import (
-    PLAIN,
     TopicSpec,
     alter_topic,
     checkpoint_hint,
@@ -20,8 +19,10 @@ from cdcd.adapters.kafka.topics import (
     keyless_hint,
     marker_problem,
     own_topics,
+    plain_hint,
     policy_problem,
     refusals,
+    takes_compressed,
 )
 from cdcd.core.errors import CdcdError, SinkError
 from cdcd.core.pasted import qualified
@@ -88,6 +89,7 @@ class BrokerWanted:
         schemas: topic of descriptions; "": none.
         identity: what this client shows to the broker.
         prefix: prefix of the pipeline's topics, without the point.
+        reads: topics that the daemon reads, beside those of tables.
         reads_schemas: True if each start reads the topic of descriptions, which has the ids of a registry's schemas.
     """
 
@@ -102,6 +104,7 @@ class BrokerWanted:
     identity: ClientIdentity = UNKNOWN
     reads_schemas: bool = False
     prefix: str = ""
+    reads: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ class BrokerFacts:
         broker: the settings of one broker.
         topics: descriptions of the topics; None: the topic does not exist.
         configs: settings of the existing topics, if this principal may read them.
+        read_configs: settings of the existing topics that the daemon reads, if this principal may read the settings.
         refused: errors with which the broker would refuse to create missing topics.
         names: all topics that this principal may see.
         acls: ACLs about topics, or the reason why they are unknown; "": nobody asks for them.
@@ -125,6 +129,7 @@ class BrokerFacts:
     checkpoint_problem: str
     names: frozenset[str]
     acls: TopicAcls | str = ""
+    read_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def timeout_max_ms(self) -> int | None:
@@ -164,6 +169,7 @@ def read_facts(admin: Admin, wanted: BrokerWanted) -> BrokerFacts:
         checkpoint_problem(admin, wanted.checkpoint) if wanted.checkpoint in existing else "",
         frozenset(admin.names()),
         _acls(admin, wanted.identity, broker) if missing and not cluster.may_alter else "",
+        admin.readable_configs(wanted.reads),
     )
 
 
@@ -252,6 +258,20 @@ def check_transactions(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Fin
         yield Finding("ok", "transaction.log", name, str(replicas))
 
 
+def check_compressed(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]:
+    """Find topics in which a small record of somebody else could need much memory of the daemon."""
+    own = own_topics(wanted.checkpoint, wanted.schemas)
+    for name, config in facts.read_configs.items():
+        if takes_compressed(config):
+            yield Finding(
+                "warning",
+                "topic.compressed",
+                f"topic {name}",
+                "takes compressed records. A record of somebody else with 1 MB could need 1 GB of the daemon's memory",
+                plain_hint(name, config, own.get(name, {})),
+            )
+
+
 def check_missing(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]:
     """Report topics that will be created, and check that the broker would create them."""
     missing = [name for name, topic in facts.topics.items() if topic is None]
@@ -337,7 +357,7 @@ def check_names(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]:
             )
 
 
-BROKER: Final[tuple[Check, ...]] = (check_cluster, check_transactions)
+BROKER: Final[tuple[Check, ...]] = (check_cluster, check_transactions, check_compressed)
 TOPICS: Final[tuple[Check, ...]] = (check_missing, check_names)
 
 
@@ -381,14 +401,6 @@ def _problems(name: str, topic: TopicInfo, facts: BrokerFacts, wanted: BrokerWan
         )
     if name == wanted.checkpoint and facts.checkpoint_problem:
         yield Finding("error", "topic.checkpoint", subject, facts.checkpoint_problem, checkpoint_hint(name))
-    elif name == wanted.checkpoint and config.get("compression.type", PLAIN) != PLAIN:
-        yield Finding(
-            "warning",
-            "topic.checkpoint",
-            subject,
-            "takes compressed records. A small one of somebody else could need much memory at each start",
-            f"{alter_topic(name, f'compression.type={PLAIN}')}.",
-        )
     in_sync = int(config.get("min.insync.replicas", "1"))
     if in_sync > topic.replicas:
         yield Finding(

@@ -156,7 +156,7 @@ def _ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.BrokerFacts]:
 
 def kafka_wanted(config: Config) -> kafka.BrokerWanted:
     """Return the Kafka part of the configuration that does not depend on tables."""
-    sink = config.kafka
+    sink, topics = config.kafka, config.topics
     connection, producer = client.configured(sink)
     largest = str(producer.get("message.max.bytes", kafka.MESSAGE_MAX_BYTES))
     return kafka.BrokerWanted(
@@ -170,6 +170,11 @@ def kafka_wanted(config: Config) -> kafka.BrokerWanted:
         schemas=config.topics.schemas,
         identity=identity_of(connection),
         prefix=config.topics.prefix,
+        reads=[
+            name
+            for name in (topics.checkpoint, topics.schemas, topics.claims, config.snapshot.signal_topic)
+            if name
+        ],
         reads_schemas=bool(config.topics.schemas) and config.registry.url is not None,
     )
 

@@ -228,21 +228,11 @@ def test_a_cluster_in_order_has_no_warning_and_no_error() -> None:
             "2 partitions",
         ),
         (
-            check_existing,
-            replace(
-                FACTS,
-                configs={
-                    **FACTS.configs,
-                    "shop.checkpoint": {
-                        **IN_SYNC,
-                        "cleanup.policy": "compact",
-                        "compression.type": "producer",
-                    },
-                },
-            ),
+            preflight.check_compressed,
+            replace(FACTS, read_configs={"claims": {"compression.type": "producer"}}),
             WANTED,
-            ("warning", "topic.checkpoint"),
-            "takes compressed records",
+            ("warning", "topic.compressed"),
+            "1 GB of the daemon's memory",
         ),
         (
             check_existing,
@@ -347,3 +337,16 @@ def test_a_topic_of_descriptions_that_cannot_be_read_is_told(each_start: bool, l
     topics = {**FACTS.topics, "shop.schemas": replace(CHECKPOINT, name="shop.schemas", may_read=False)}
     found = check_existing(replace(FACTS, topics=topics), replace(WANTED, reads_schemas=each_start))
     assert [(one.level, one.code) for one in found if one.level != "ok"] == [(level, "topic.rights")]
+
+
+def test_the_command_against_compressed_records_leaves_room_for_descriptions() -> None:
+    own = {"compression.type": "uncompressed"}
+    given = {"shop.checkpoint": IN_SYNC, "shop.schemas": IN_SYNC, "claims": {**IN_SYNC, **own}}
+    facts = replace(
+        FACTS,
+        read_configs={name: {"compression.type": "producer", **config} for name, config in given.items()},
+    )
+    found = {each.subject: each.fix for each in preflight.check_compressed(facts, WANTED)}
+    assert found.keys() == {"topic shop.checkpoint", "topic shop.schemas"}
+    assert found["topic shop.checkpoint"].endswith("--add-config compression.type=uncompressed.")
+    assert found["topic shop.schemas"].endswith("compression.type=uncompressed,max.message.bytes=4194304.")
