@@ -87,10 +87,10 @@ def command(
 
     config = None if file is None else load_config(file, os.environ)
 
-    from cdcd.adapters.recording.redacted_values import ColumnModes, parse_mode  # noqa: PLC0415  as above
+    from cdcd.adapters.recording.column_modes import parse_mode  # noqa: PLC0415  as above
     from cdcd.tools.operations import replay  # noqa: PLC0415  a wrong configuration is told first
 
-    modes = ColumnModes([parse_mode(each) for each in columns])
+    rules = [parse_mode(each) for each in columns]
 
     def notice(text: str) -> None:
         say(f"note: {text}", err=True)
@@ -101,7 +101,7 @@ def command(
     )
     try:
         if target is not None:
-            replay.redact(folder, target, wanted, modes=modes, notice=notice)
+            replay.redact(folder, target, wanted, rules=rules, notice=notice)
         else:
             replay.replay(folder, config, output, wanted, show=say, notice=notice)
     except BrokenPipeError:

@@ -13,7 +13,6 @@ import psycopg
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from cdcd.adapters.recording.redacted_values import ColumnModes
 from cdcd.adapters.recording.segments import list_segments
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.operations.change_lines import ReadRecord, as_json
@@ -250,7 +249,7 @@ def test_a_recording_needs_neither_kafka_nor_a_daemon(database: Database, unique
     until(lambda: not database.execute(slots) or None, "a slot is left")
     # AND a redacted copy has as many, without what they say
     target = scratch / f"redacted-{unique}"
-    redact(folder, target, Range(), modes=ColumnModes(), notice=notes.append)
+    redact(folder, target, Range(), rules=(), notice=notes.append)
     copied, _ = replayed(target)
     assert len(copied[f"{unique}.public.t"]) == 500
     assert secret in "".join(found[f"{unique}.public.t"])

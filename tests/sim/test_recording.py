@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from cdcd.adapters.recording.redacted_values import ColumnModes
 from cdcd.adapters.recording.replay import Replay
 from cdcd.adapters.recording.segments import Segment, list_segments, read_events
 from cdcd.build import is_compiled
@@ -172,9 +171,7 @@ def test_a_redacted_recording_has_the_same_changes_with_other_values(tmp_path, m
         try:
             for name in recorded.shipped:
                 target = tmp_path / f"redacted{seed}{name}"
-                redact(
-                    recorded.folder_of(name), target, Range(), modes=ColumnModes(), notice=lambda text: None
-                )
+                redact(recorded.folder_of(name), target, Range(), rules=(), notice=lambda text: None)
                 segments = list_segments(recorded.folder_of(name))
                 assert [each.head for each in list_segments(target)] == [each.head for each in segments]
                 # The free replay of the original is what the free replay of the other one is compared with.

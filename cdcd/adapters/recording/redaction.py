@@ -2,7 +2,7 @@
 
 The rule: everything that comes from a row, from a message or from what a person wrote (a condition, a label, a
 default) is replaced in the same way everywhere, so that keys still match and each query still finds its answer. So
-the copy is pseudonymous: values that were equal are still equal. A mode of a column (`redacted_values.py`) can
+the copy is pseudonymous: values that were equal are still equal. A mode of a column (`column_modes.py`) can
 reveal more or less of it. Names of tables, columns, types and topics are kept, and so are LSNs, commit times,
 transaction ids and sizes. The key for replacing values is random for each redaction, and is not kept.
 """
@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
+from cdcd.adapters.recording.column_modes import HASH, KEEP, REPLACE, ColumnModes
+from cdcd.adapters.recording.column_modes import NULL as NULLED
 from cdcd.adapters.recording.events import (
     Answered,
     CatalogAnswer,
@@ -21,15 +23,8 @@ from cdcd.adapters.recording.events import (
     Next,
     SegmentBegan,
 )
-from cdcd.adapters.recording.redacted_values import (
-    HASH,
-    KEEP,
-    REPLACE,
-    ColumnModes,
-    Permutation,
-    RedactedValues,
-)
-from cdcd.adapters.recording.redacted_values import NULL as NULLED
+from cdcd.adapters.recording.recorded_names import RelationReader
+from cdcd.adapters.recording.redacted_values import Permutation, RedactedValues
 from cdcd.core.catalog.binary_compound import reader_for
 from cdcd.core.catalog.copytext import NULL, escape, split_row, unescape
 from cdcd.core.catalog.relations import CatalogColumn, ColumnForm, TypeDescription
@@ -88,7 +83,7 @@ class Redaction:
         """Column modes of the relations that the stream has described, by oid."""
         self._columns: dict[int, tuple[int, ...]] = {}
         """Column types of the relations that the stream has described, by oid."""
-        self._in_stream = False
+        self._frames = RelationReader()
         self._questions: dict[int, Question] = {}
 
     def event(self, event: Event) -> Event:
@@ -120,7 +115,7 @@ class Redaction:
             self._values.types.update(types)
             self._learn(relation)
         if event.first:
-            self._in_stream = False
+            self._frames.in_stream = False
         start = event.start
         if start.exported is not None:
             self._values.types.update(start.exported.types)
@@ -169,17 +164,13 @@ class Redaction:
     def _frame(self, frame: bytes) -> bytes:
         if len(frame) <= XLOG_HEADER or frame[peek.FRAME_KIND_AT] != peek.XLOG_DATA:
             return frame
-        tag = peek.tag_of(frame)
-        if tag in b"SE":
-            self._in_stream = tag == ord("S")
-            return frame
-        if tag == peek.RELATION:
-            relation = read_message(frame, XLOG_HEADER, in_stream=self._in_stream)
-            assert isinstance(relation, Relation)
+        relation = self._frames.read(frame)
+        if relation is not None:
             self._learn(relation)
             return frame
+        tag = peek.tag_of(frame)
         if tag in _WITH_VALUES:
-            message: Any = self._message(read_message(frame, XLOG_HEADER, in_stream=self._in_stream))
+            message: Any = self._message(read_message(frame, XLOG_HEADER, in_stream=self._frames.in_stream))
         elif tag in _WITH_NAMES_OF_TRANSACTIONS:
             message = read_message(frame, XLOG_HEADER)
             assert isinstance(message, _PREPARED)

@@ -3,7 +3,7 @@ writes a pseudonymous copy of the recording.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Final
 
 from cdcd.adapters.kafka.replayed import ReplayedTopics
 from cdcd.adapters.recording.blocks import Item, pack, size_of
+from cdcd.adapters.recording.column_modes import ColumnMode, ColumnModes
 from cdcd.adapters.recording.events import SegmentBegan, item_of
-from cdcd.adapters.recording.redacted_values import ColumnModes
+from cdcd.adapters.recording.recorded_names import RecordedNames
 from cdcd.adapters.recording.redaction import Redaction
 from cdcd.adapters.recording.replay import Adapt, Replay, as_recorded
 from cdcd.adapters.recording.segments import (
@@ -185,14 +186,26 @@ def _adapt_to(config: Config) -> Adapt:
     return adapt
 
 
+def _names(folder: Path) -> RecordedNames:
+    """Return the names of all columns of a recording. Raises RecordingError if it is altered."""
+    names = RecordedNames()
+    for _, event in events_by_segment(list_segments(folder)):
+        if not isinstance(event, Tear):
+            names.take(event)
+    return names
+
+
 BLOCK_BYTES: Final = 1 << 18
 UNLIMITED: Final = RecordingLimits(bytes_max=1 << 62, age_s_max=None, segment_bytes=1 << 40)
 
 
 def redact(
-    folder: Path, target: Path, wanted: Range, *, modes: ColumnModes, notice: Callable[[str], None]
+    folder: Path, target: Path, wanted: Range, *, rules: Sequence[ColumnMode], notice: Callable[[str], None]
 ) -> None:
     """Write the segments of the range, with replaced values, into a new folder.
+
+    Args:
+        rules: modes of single columns, whatever their names are elsewhere in the whole recording.
 
     Raises:
         RecordingError: the recording is altered, or begins later.
@@ -202,6 +215,7 @@ def redact(
     segments = wanted.segments(folder)
     if target.exists() and any(target.iterdir()):
         raise LimitError(f"{target} is not empty.", hint="Name a folder that does not exist yet.")
+    modes = ColumnModes(rules, _names(folder) if rules else None)
     redaction = Redaction(os.urandom(32), modes)
     try:
         writer = RecordingWriter(target, UNLIMITED)
@@ -241,6 +255,8 @@ def redact(
         raise LimitError(
             f"{target} cannot be written: {writer.failure}.", hint="Free disk space, or name another folder."
         )
+    for table, reason in modes.not_kept.items():
+        notice(f"Columns of {table} are replaced although --column keeps them, because {reason}.")
     notice(
         f"{number(events, 'input')} of the engine (frames, answers, times) with replaced values are in {target}. The "
         "copy is pseudonymous, not anonymous: it shows which values are equal, how often each occurs and how long it "

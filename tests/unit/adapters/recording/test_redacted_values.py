@@ -7,16 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.adapters.recording.events import Frames
-from cdcd.adapters.recording.redacted_values import ColumnModes, Permutation, RedactedValues, parse_mode
-from cdcd.adapters.recording.redaction import Redaction
+from cdcd.adapters.recording.redacted_values import Permutation, RedactedValues
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
-from cdcd.core.errors import ConfigError
-from cdcd.core.protocol.frames import XLogData, write_frame
-from cdcd.core.protocol.messages import UNCHANGED, Binary, Column, Delete, Insert, Message, Relation, Update
-from cdcd.core.protocol.reader import read_message
-from cdcd.core.protocol.writer import write_message
 
 BY_NAME = {each.name: oid for oid, each in BUILTIN_TYPES.items()}
 KEY = b"a key of some bytes"
@@ -138,107 +131,3 @@ def test_none_of_many_planted_values_is_left():
             (3802, f'"{word}"'),
         ):
             assert word not in redacted.text(oid, text)
-
-
-REDACTION_KEY = b"0123456789abcdef"
-COLUMNS = (("id", 20), ("mail", 25), ("note", 1043), ("total", 1700))
-RELATION = Relation(
-    None, 7, "public", "t", "d", tuple([Column(name == "id", name, oid, -1) for name, oid in COLUMNS])
-)
-ROW = (b"1000", b"me@example.com", b"plain text", b"12.50")
-
-
-def modes(*texts: str) -> ColumnModes:
-    return ColumnModes([parse_mode(each) for each in texts])
-
-
-def redacted(found: ColumnModes, *messages: Message) -> list[Message]:
-    """What becomes of messages behind the table's description."""
-    redaction = Redaction(REDACTION_KEY, found)
-    frames = [write_frame(XLogData(1, 1, 0, write_message(each))) for each in (RELATION, *messages)]
-    event = redaction.event(Frames(0.0, frames))
-    assert isinstance(event, Frames)
-    return [read_message(frame, 25) for frame in event.frames[1:]]
-
-
-def row(found: ColumnModes) -> tuple[object, ...]:
-    (insert,) = redacted(found, Insert(None, 7, ROW))
-    assert isinstance(insert, Insert)
-    return insert.new
-
-
-def test_each_column_has_the_mode_of_the_last_option_that_matches() -> None:
-    found = row(modes("public.t=null", "*.*.id=replace", "public.t.note=hash", "public.*.total=keep"))
-    assert found[0] not in {ROW[0], None}
-    assert found[1] is None
-    assert isinstance(found[2], bytes)
-    assert len(found[2]) == 32
-    assert found[3] == ROW[3]
-
-
-def test_without_options_every_value_is_replaced_by_one_of_its_length() -> None:
-    found = row(modes())
-    assert not set(found) & set(ROW)
-    assert [len(each) for each in found if isinstance(each, bytes)] == [len(each) for each in ROW]
-
-
-def test_equal_values_have_equal_hashes_in_one_copy_and_others_in_another() -> None:
-    found = modes("public.t.mail=hash", "public.t.note=hash")
-    same = Insert(None, 7, (b"1", b"one", b"one", b"2"))
-    (insert,) = redacted(found, same)
-    assert isinstance(insert, Insert)
-    assert (
-        insert.new[1] == insert.new[2] != Redaction(b"another key of 16", found)._by_mode(25, b"one", "hash")
-    )
-
-
-def test_former_rows_and_values_that_were_not_sent_follow_the_mode() -> None:
-    found = modes("public.t.mail=null", "public.t.total=keep")
-    update, delete = redacted(
-        found,
-        Update(None, 7, "O", ROW, (b"1000", UNCHANGED, b"x", Binary(b"\0\1\0\0\0\0\0\0\0\7"))),
-        Delete(None, 7, "O", ROW),
-    )
-    assert isinstance(update, Update)
-    assert isinstance(delete, Delete)
-    assert update.old is not None
-    assert update.old[1] is delete.old[1] is None
-    assert update.old[3] == delete.old[3] == b"12.50"
-    assert update.new[1] is UNCHANGED
-    assert update.new[3] == b"7"
-    assert update.old[0] == delete.old[0] == update.new[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("public.t.id=null", "public.t.id is part of a key"),
-        ("public.t=null", "public.t.id is part of a key"),
-        ("public.t.total=hash", "public.t.total is not text"),
-    ],
-)
-def test_a_mode_that_does_not_fit_its_column_is_refused(text: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        modes(text).of(RELATION, BUILTIN_TYPES)
-
-
-def test_a_domain_over_text_has_hashes() -> None:
-    domain = TypeDescription(90001, "public", "mail", "d", "S", 0, 25, -1)
-    relation = Relation(None, 7, "public", "t", "f", (Column(1, "mail", 90001, -1),))
-    assert modes("public.t.mail=hash").of(relation, {90001: domain, **BUILTIN_TYPES}) == ("hash",)
-    # Under REPLICA IDENTITY FULL, each column is flagged.
-    assert modes("public.t.mail=null").of(relation, {90001: domain, **BUILTIN_TYPES}) == ("null",)
-
-
-@pytest.mark.parametrize(
-    "text", ["public.t.mail", "public.t.mail=", "public.t.mail=sha", "=null", "t=null", "a.b.c.d=keep"]
-)
-def test_an_option_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--column"):
-        parse_mode(text)
-
-
-def test_quoted_names_are_patterns_as_everywhere() -> None:
-    rule = parse_mode('public."odd.name"."a=b"=keep')
-    assert rule.pattern.matches("public", "odd.name", "a=b")
-    assert parse_mode('public."odd.name"=keep').pattern.matches("public", "odd.name", "any")
