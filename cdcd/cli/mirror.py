@@ -187,7 +187,7 @@ def _mirror(
             mirror.commands.replay()
         if relayout:
             mirror.commands.relayout(relayout)
-        with nullcontext("") if once else serve(config.http, mirror_routes(numbers)) as address:
+        with nullcontext("") if once else serve(config.http, mirror_routes(numbers, config.http)) as address:
             if address:
                 observe(MirrorServing(address))
             mirror.run(once=once, stop=stop)
@@ -251,7 +251,7 @@ def _append_log(
     try:
         if tables and source is not None:
             load_tables(spark, settings, target_of(config), source, tables, observe, load_one)
-        with nullcontext("") if once else serve(config.http, mirror_routes(numbers)) as address:
+        with nullcontext("") if once else serve(config.http, mirror_routes(numbers, config.http)) as address:
             if address:
                 observe(MirrorServing(address))
             run(once=once, stop=stop)

@@ -335,9 +335,9 @@ def _go_on(
     numbers = VerifyTelemetry()
     told, slices = Told(numbers), Slices(slice_bytes)
     listen = config.http.model_copy(update={"port": port})
-    with serve(listen, verify_routes(numbers)) as address:
+    with serve(listen, verify_routes(numbers, listen)) as address:
         if address:
-            notice(f"Metrics are at http://{address}/metrics.")
+            notice(f"Metrics are at {listen.scheme}://{address}/metrics.")
         while not stop.is_set():
             next_at = time.monotonic() + interval_s
             try:

@@ -14,7 +14,7 @@ from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.loading import read_file, validated
 from cdcd.config.reference import reference_yaml
 from cdcd.config.sections.process import ListenConfig, LogConfig
-from cdcd.config.sources import read_secret, read_yaml
+from cdcd.config.sources import read_secret, read_secret_files, read_yaml
 from cdcd.config.types import (
     GIB,
     KIB,
@@ -416,6 +416,7 @@ def parse_mirror(text: str, environ: Mapping[str, str], file: str = "configurati
             hint="Give `cdcd mirror --config` the mirror's own file. Its key source names the pipeline's file. "
             + START,
         )
+    read_secret_files(layers)
     return validated(layers, MirrorConfig, file, HINT)
 
 

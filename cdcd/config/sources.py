@@ -6,7 +6,7 @@ well.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -278,25 +278,32 @@ def _other_way(path: KeyPath) -> KeyPath | None:
     return None
 
 
+_FILES: Final[Sequence[KeyPath]] = (
+    ("postgres", "dsn_file"),
+    ("postgres", "password_file"),
+    ("http", "token_file"),
+    ("http", "tokens_file"),
+    ("http", "read_token_file"),
+    ("registry", "password_file"),
+    ("registry", "token_file"),
+    ("registry", "oauth", "client_secret_file"),
+    ("topics", "checkpoint_key_file"),
+    ("snapshot", "signal_token_file"),
+    ("context", "token_file"),
+    ("columns", "hash_key_file"),
+    ("columns", "encryption_key_file"),
+)
+"""Keys that name files with secrets."""
+
+
 def read_secret_files(layers: Layers) -> None:
-    """Put the contents of the files that `*_file` and kafka.properties_files name where they belong."""
-    files: list[KeyPath] = [
-        ("postgres", "dsn_file"),
-        ("postgres", "password_file"),
-        ("http", "token_file"),
-        ("http", "tokens_file"),
-        ("http", "read_token_file"),
-        ("registry", "password_file"),
-        ("registry", "token_file"),
-        ("registry", "oauth", "client_secret_file"),
-        ("topics", "checkpoint_key_file"),
-        ("snapshot", "signal_token_file"),
-        ("context", "token_file"),
-        ("columns", "hash_key_file"),
-        ("columns", "encryption_key_file"),
-    ]
+    """Put the contents of the files that `*_file` and kafka.properties_files name where they belong.
+
+    The section `kafka` of a mirror reads its own files, because Java's properties have other names.
+    """
+    files = [path for path in _FILES if field_at(path, layers.root) is not None]
     named = layers.get(("kafka", "properties_files"))
-    if isinstance(named, dict):
+    if isinstance(named, dict) and layers.root is Config:
         files += [("kafka", "properties_files", name) for name in named]
     for path in files:
         file = layers.get(path)

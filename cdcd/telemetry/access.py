@@ -14,8 +14,7 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from cdcd.config.models import Config
-from cdcd.config.sections.process import HttpConfig, ListenConfig
+from cdcd.config.sections.process import ListenConfig
 from cdcd.telemetry.http import HttpRequest, Reply, text
 
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
@@ -77,14 +76,17 @@ def given_token(headers: Mapping[str, str]) -> bytes:
         return b""
 
 
-def reading(current: Callable[[], Config]) -> Callable[[HttpRequest], Reply | None]:
+def reading(current: Callable[[], ListenConfig]) -> Callable[[HttpRequest], Reply | None]:
     """Return a function that refuses requests without the right to read; it returns None to allow a request.
 
     The token for actions also allows reading.
+
+    Args:
+        current: returns the settings of the server.
     """
 
     def refuse(asked: HttpRequest) -> Reply | None:
-        http: HttpConfig = current().http
+        http = current()
         if http.read_token is None:
             return None
         given = given_token(asked.headers)

@@ -33,7 +33,6 @@ from cdcd.telemetry.http import (
     HttpRoute,
     Reply,
     Routes,
-    Tls,
     json_reply,
     metrics_and_probes,
     serve,
@@ -335,7 +334,7 @@ def serve_http(
         tools: runs checks and looks up records; None if the server shows neither.
     """
     routes = daemon_routes(current or (lambda: config), telemetry, ask, observe, runbook=runbook, tools=tools)
-    return serve(config.http, routes, Tls.of(config.http) if config.http.enabled else None)
+    return serve(config.http, routes)
 
 
 def daemon_routes(
@@ -403,7 +402,7 @@ def daemon_routes(
         most = _tables(asked)
         return objects(most, lambda: json_reply(200, status(most)))
 
-    refuse = reading(current)
+    refuse = reading(lambda: current().http)
     return {
         "/": HttpRoute(get=page, refuse=refuse),
         "/v1/status": HttpRoute(get=status_json, refuse=refuse),

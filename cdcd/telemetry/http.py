@@ -23,7 +23,7 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
-from cdcd.config.sections.process import HttpConfig, ListenConfig
+from cdcd.config.sections.process import ListenConfig
 from cdcd.core.errors import ConfigError, out_of_files
 from cdcd.telemetry.state import Health
 
@@ -56,7 +56,7 @@ class Tls:
             )
 
     @classmethod
-    def of(cls, http: HttpConfig) -> Self | None:
+    def of(cls, http: ListenConfig) -> Self | None:
         """Return the configured TLS; None without TLS."""
         if http.certificate_file is None or http.key_file is None:
             return None
@@ -235,12 +235,14 @@ class HttpServer:
 
 
 @contextmanager
-def serve(http: ListenConfig, routes: Routes, tls: Tls | None = None) -> Iterator[str]:
-    """Serve HTTP in the `with` block; yields `host:port`, or "" if `http.enabled` is false."""
+def serve(http: ListenConfig, routes: Routes) -> Iterator[str]:
+    """Serve HTTP, or HTTPS with a certificate, in the `with` block; yields `host:port`, or "" if `http.enabled` is
+    false.
+    """
     if not http.enabled:
         yield ""
         return
-    with HttpServer(http, routes, tls) as server:
+    with HttpServer(http, routes, Tls.of(http)) as server:
         host = f"[{http.host}]" if ":" in http.host else http.host
         yield f"{host}:{server.port}"
 

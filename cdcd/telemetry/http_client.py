@@ -36,7 +36,7 @@ def page_url(http: HttpConfig, address: str) -> str:
 
 def _url(http: HttpConfig, port: int) -> str:
     host = _EVERYWHERE.get(http.host, f"[{http.host}]" if ":" in http.host else http.host)
-    return f"{'http' if http.certificate_file is None else 'https'}://{host}:{port}"
+    return f"{http.scheme}://{host}:{port}"
 
 
 def status_of(config: Config, url: str = "", *, all_tables: bool = False) -> dict[str, Any] | None:

@@ -137,7 +137,7 @@ class PageLookUps:
 
     def routes(self) -> Routes:
         """Return the pages and their objects by path."""
-        refuse = reading(self._current)
+        refuse = reading(lambda: self._current().http)
         return {
             "/check": HttpRoute(get=self._check_page, refuse=refuse),
             "/v1/check": HttpRoute(

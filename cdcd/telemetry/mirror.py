@@ -10,6 +10,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from cdcd.config.masking import mask_text
+from cdcd.config.sections.process import ListenConfig
+from cdcd.telemetry.access import reading
 from cdcd.telemetry.definitions import Definition, Sample, families, row, table
 from cdcd.telemetry.http import Routes, metrics_and_probes
 from cdcd.telemetry.state import Health
@@ -263,9 +265,11 @@ def registry_for(mirror: MirrorTelemetry) -> CollectorRegistry:
     return registry
 
 
-def mirror_routes(mirror: MirrorTelemetry) -> Routes:
+def mirror_routes(mirror: MirrorTelemetry, http: ListenConfig) -> Routes:
     """Return the routes of a mirror: /metrics and /healthz."""
-    return metrics_and_probes(lambda: registry_for(mirror), {"/healthz": mirror.health})
+    return metrics_and_probes(
+        lambda: registry_for(mirror), {"/healthz": mirror.health}, reading(lambda: http)
+    )
 
 
 _HEAD: Final = """

@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from cdcd.config.sections.process import ListenConfig
+from cdcd.telemetry.access import reading
 from cdcd.telemetry.definitions import Definition, Sample, families, row, table
 from cdcd.telemetry.http import Routes, metrics_and_probes
 from cdcd.telemetry.state import Health
@@ -141,9 +143,11 @@ def registry_for(numbers: VerifyTelemetry) -> CollectorRegistry:
     return registry
 
 
-def verify_routes(numbers: VerifyTelemetry) -> Routes:
+def verify_routes(numbers: VerifyTelemetry, http: ListenConfig) -> Routes:
     """Return the routes: /metrics and /healthz."""
-    return metrics_and_probes(lambda: registry_for(numbers), {"/healthz": numbers.health})
+    return metrics_and_probes(
+        lambda: registry_for(numbers), {"/healthz": numbers.health}, reading(lambda: http)
+    )
 
 
 _HEAD: Final = """

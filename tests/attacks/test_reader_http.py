@@ -9,11 +9,13 @@ from contextlib import suppress
 import pytest
 
 from cdcd.config.mirror import MirrorHttpConfig
+from cdcd.config.sections.process import HttpConfig, ListenConfig
 from cdcd.core.engine.reachability import Outage
 from cdcd.telemetry import access, look_ups
 from cdcd.telemetry.http import CONNECTIONS_MAX, HttpServer
 from cdcd.telemetry.mirror import MirrorTelemetry, mirror_routes
 from cdcd.telemetry.state import Telemetry
+from cdcd.telemetry.verify import VerifyTelemetry, verify_routes
 from tests.http_served import ACT, DATA, EVIL, LOOKED_UP, READ, TABLE, Served, serving
 
 
@@ -76,7 +78,8 @@ def test_a_probe_answers_a_stranger_without_its_reasons(keys: str, host: str):
 def test_the_probe_of_a_mirror_answers_a_page_of_a_stranger_without_names():
     numbers = MirrorTelemetry()
     numbers.failed("crm.people", "no answer from jdbc:postgresql://c/db?user=a&password=s3same", stopped=True)
-    with HttpServer(MirrorHttpConfig.model_validate({"port": 0}), mirror_routes(numbers)) as server:
+    http = MirrorHttpConfig.model_validate({"port": 0})
+    with HttpServer(http, mirror_routes(numbers, http)) as server:
         served = Served(server, Telemetry("shop"))
         status, body = served.ask("/healthz", Host=EVIL)
         assert (status, json.loads(body)["well"]) == (503, False)
@@ -85,6 +88,36 @@ def test_the_probe_of_a_mirror_answers_a_page_of_a_stranger_without_names():
         assert b"people" in told
         assert b"s3same" not in told
         assert served.ask("/metrics", Host=EVIL)[0] == access.MISDIRECTED
+
+
+@pytest.mark.attack(
+    gains="names of tables and errors, from any address that reaches the port", before="failed"
+)
+@pytest.mark.parametrize("command", ["mirror", "verify"])
+@pytest.mark.parametrize("authorization", ["", f"Bearer {READ}x", f"Bearer {READ[:-1]}", f"Digest {READ}"])
+def test_who_has_no_token_reads_the_metrics_of_a_mirror_or_of_a_verification(
+    command: str, authorization: str
+):
+    if command == "mirror":
+        mirror = MirrorTelemetry()
+        mirror.failed("crm.people", "no column ssn", stopped=True)
+        http: ListenConfig = MirrorHttpConfig.model_validate({"port": 0, "read_token": READ})
+        routes = mirror_routes(mirror, http)
+    else:
+        verification = VerifyTelemetry()
+        verification.compared("crm.people", 1.0, 3, 1, is_partial=False)
+        http = HttpConfig.model_validate({"port": 0, "read_token": READ})
+        routes = verify_routes(verification, http)
+    with HttpServer(http, routes) as server:
+        served = Served(server, Telemetry("shop"))
+        headers = {"Authorization": authorization} if authorization else {}
+        status, body = served.ask("/metrics", **headers)
+        assert status == 401
+        assert b"people" not in body
+        assert b"people" not in served.ask("/healthz", **headers)[1]
+        status, body = served.ask("/metrics", Authorization=f"Bearer {READ}")
+        assert status == 200
+        assert b"crm.people" in body
 
 
 @pytest.mark.attack(gains="a snapshot of any table, by DNS rebinding", before="failed")

@@ -136,6 +136,44 @@ class ListenConfig(Section):
         "page of an attacker could make a browser send requests under the attacker's name. /healthz and /readyz "
         "answer under every name, without reasons under other names.",
     )
+    certificate_file: FilePath | None = Field(
+        None,
+        description="PEM file with the certificate of the HTTP server and its chain. With it and key_file, the server "
+        "speaks HTTPS only. A renewed file is used within seconds, without a restart.",
+    )
+    key_file: FilePath | None = Field(
+        None, description="PEM file with the key of certificate_file, without a passphrase."
+    )
+    read_token: Token | None = Field(
+        None,
+        description="Reading /metrics, and the daemon's page and /v1/status, needs this text as a bearer token, or as "
+        "the password of Basic authentication. At least 16 characters. /healthz and /readyz need none, and give their "
+        "reasons only with it. null: everybody who reaches the port may read.",
+    )
+    read_token_file: FilePath | None = Field(
+        None,
+        description="File that holds the token for reading, instead of read_token. After SIGHUP, the daemon reads it "
+        "again.",
+    )
+
+    @property
+    def scheme(self) -> str:
+        """Return the scheme of the server's URLs."""
+        return "http" if self.certificate_file is None else "https"
+
+    def action_tokens(self) -> list[tuple[str, bytes]]:
+        """Return the name and the token of everyone who may ask for actions."""
+        return []
+
+    @field_serializer("read_token")
+    def _show_read_token(self, token: SecretStr | None) -> str | None:
+        return None if token is None else MASK
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificate_file and key_file belong together: set both or none")
+        return self
 
 
 class HttpConfig(ListenConfig):
@@ -147,14 +185,6 @@ class HttpConfig(ListenConfig):
         le=3600,
         description="/healthz fails when the event loop has been stuck for this time, in seconds, so that a "
         "supervisor restarts the process.",
-    )
-    certificate_file: FilePath | None = Field(
-        None,
-        description="PEM file with the certificate of the HTTP server and its chain. With it and key_file, the server "
-        "speaks HTTPS only. A renewed file is used within seconds, without a restart.",
-    )
-    key_file: FilePath | None = Field(
-        None, description="PEM file with the key of certificate_file, without a passphrase."
     )
     token: Token | None = Field(
         None,
@@ -177,32 +207,15 @@ class HttpConfig(ListenConfig):
         description="File with the lines of tokens, instead of tokens. SIGHUP reads it again.",
     )
 
-    read_token: Token | None = Field(
-        None,
-        description="Reading the page, /v1/status and /metrics needs this text as a bearer token, or as the password "
-        "of Basic authentication. At least 16 characters. /healthz and /readyz need none, and give their reasons only "
-        "with it. null: everybody who reaches the port may read.",
-    )
-    read_token_file: FilePath | None = Field(
-        None,
-        description="File that holds the token for reading, instead of read_token. SIGHUP reads it again.",
-    )
-
     def action_tokens(self) -> list[tuple[str, bytes]]:
         """The name and the token of everyone who may ask for actions. The name of `token` is ""."""
         named = [] if self.tokens is None else named_tokens(self.tokens.get_secret_value())
         own = [] if self.token is None else [("", self.token.get_secret_value())]
         return [(name, token.encode()) for name, token in (*own, *named)]
 
-    @field_serializer("token", "read_token", "tokens")
+    @field_serializer("token", "tokens")
     def _show_token(self, token: SecretStr | None) -> str | None:
         return None if token is None else MASK
-
-    @model_validator(mode="after")
-    def _pair(self) -> Self:
-        if (self.certificate_file is None) != (self.key_file is None):
-            raise ValueError("certificate_file and key_file belong together: set both or none")
-        return self
 
 
 class LogConfig(Section):

@@ -56,6 +56,22 @@ def test_what_is_wrong_is_said_with_what_is_right(wrong: str, said: str):
     assert "cdcd mirror --reference" in caught.value.hint
 
 
+def test_the_token_for_reading_comes_from_a_file_and_is_not_shown(tmp_path: Path):
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef-token\n")
+    http = parse_mirror(f"{LEAST}http: {{read_token_file: {file}}}\n", {}).http
+    assert http.read_token is not None
+    assert http.read_token.get_secret_value() == "0123456789abcdef-token"
+    assert "0123456789abcdef-token" not in repr(http) + http.model_dump_json()
+    file.write_text("short")
+    with pytest.raises(ConfigError, match="must be 16 to 1000") as caught:
+        parse_mirror(f"{LEAST}http: {{read_token_file: {file}}}\n", {})
+    assert "short" not in caught.value.message
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"http\.read_token_file: cannot read"):
+        parse_mirror(f"{LEAST}http: {{read_token_file: {file}}}\n", {})
+
+
 def test_secrets_come_from_the_environment_or_from_files_and_are_not_shown(tmp_path: Path):
     secret = tmp_path / "jaas"
     secret.write_text("s3cret\n")

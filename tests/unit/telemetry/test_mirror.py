@@ -90,7 +90,7 @@ def test_a_stopped_table_or_something_that_is_away_is_not_well_and_is_named():
 def test_a_probe_and_a_scrape_are_answered():
     numbers = MirrorTelemetry()
     listen = MirrorHttpConfig.model_validate({"port": 0})
-    with HttpServer(listen, mirror_routes(numbers)) as server:
+    with HttpServer(listen, mirror_routes(numbers, listen)) as server:
 
         def get(path: str) -> tuple[int, bytes]:
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
