@@ -111,10 +111,10 @@ def test_who_has_no_token_reads_the_metrics_of_a_mirror_or_of_a_verification(
     with HttpServer(http, routes) as server:
         served = Served(server, Telemetry("shop"))
         headers = {"Authorization": authorization} if authorization else {}
-        status, body = served.ask("/metrics", **headers)
+        status, body = served.ask("/metrics", "GET", b"", **headers)
         assert status == 401
         assert b"people" not in body
-        assert b"people" not in served.ask("/healthz", **headers)[1]
+        assert b"people" not in served.ask("/healthz", "GET", b"", **headers)[1]
         status, body = served.ask("/metrics", Authorization=f"Bearer {READ}")
         assert status == 200
         assert b"crm.people" in body
