@@ -118,13 +118,21 @@ def command(
         raise click.UsageError("--snapshot needs --source FILE, the pipeline's configuration.")
     pipeline = None if source is None else load_config(source, os.environ)
     check_sources(config, pipeline, consistent=consistent)
-    check_modes(config, consistent=consistent, replay=replay, relayout=bool(relayout), tables=bool(tables))
+    check_modes(config, consistent=consistent, commands=replay or bool(relayout), tables=bool(tables))
     check_pyspark()
     say = log_to(config.log)
     try:
         if config.change_log != "none":
-            named = tuple(map(table_named, tables))
-            _append_log(config, pipeline, say, once=once, consistent=consistent, replay=replay, tables=named)
+            _append_log(
+                config,
+                pipeline,
+                say,
+                once=once,
+                consistent=consistent,
+                replay=replay,
+                relayout=tuple(map(table_named, relayout)),
+                tables=tuple(map(table_named, tables)),
+            )
             return 0
         _mirror(
             config,
@@ -206,12 +214,14 @@ def _append_log(
     once: bool,
     consistent: bool,
     replay: bool,
+    relayout: "Sequence[str]",
     tables: "Sequence[str]",
 ) -> None:
     """Append the topics to the log until stopped, and fold tables of it with `change_log: fold`.
 
     Args:
         replay: the first round of folds begins with the records in quarantine.
+        relayout: `schema.table` of the folded tables that are written again first.
         tables: `schema.table` of the folded tables that Spark reads from the database first.
 
     Raises what ended it, or the first error that stopped a topic or a table.
@@ -251,6 +261,8 @@ def _append_log(
     try:
         if tables and source is not None:
             load_tables(spark, settings, target_of(config), source, tables, observe, load_one)
+        if isinstance(job, BaseJob):
+            job.relayout(relayout)
         with nullcontext("") if once else serve(config.http, mirror_routes(numbers, config.http)) as address:
             if address:
                 observe(MirrorServing(address))

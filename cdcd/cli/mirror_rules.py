@@ -23,25 +23,21 @@ def check_sources(config: "MirrorConfig", pipeline: "Config | None", *, consiste
     _check_tags(config, consistent=consistent)
 
 
-def check_modes(
-    config: "MirrorConfig", *, consistent: bool, replay: bool, relayout: bool, tables: bool
-) -> None:
+def check_modes(config: "MirrorConfig", *, consistent: bool, commands: bool, tables: bool) -> None:
     """Check whether `change_log` allows the other options.
 
     Args:
         consistent: `--consistent` was given.
-        replay: `--replay-quarantine` was given.
-        relayout: `--relayout` was given.
+        commands: `--relayout` or `--replay-quarantine` was given.
         tables: `--snapshot` was given.
     """
-    is_asked = consistent or config.batches.consistent or replay or relayout or tables
-    if config.change_log == "only" and is_asked:
+    if config.change_log == "only" and (consistent or config.batches.consistent or commands or tables):
         raise ConfigError(
             "change_log is only, so there are no tables for batches.consistent, --consistent, --snapshot, --relayout "
             "or --replay-quarantine.",
             hint="Remove these options, or set change_log to none.",
         )
-    _check_fold(config, relayout=relayout)
+    _check_states(config)
 
 
 def _check_reload(config: "MirrorConfig", source: bool) -> None:
@@ -54,15 +50,9 @@ def _check_reload(config: "MirrorConfig", source: bool) -> None:
         )
 
 
-def _check_fold(config: "MirrorConfig", *, relayout: bool) -> None:
-    """ConfigError: something is asked for that tables folded from a log do not have yet."""
-    tables = config.tables
-    if config.change_log == "fold" and relayout:
-        raise ConfigError(
-            "change_log is fold, a preview that does not have --relayout yet.",
-            hint="Leave it out, or set change_log to none.",
-        )
-    if config.change_log != "fold" and tables.scd2:
+def _check_states(config: "MirrorConfig") -> None:
+    """ConfigError: tables of states are asked for, and no tables are folded from a log."""
+    if config.change_log != "fold" and config.tables.scd2:
         raise ConfigError(
             f"change_log is {config.change_log}, and tables of tables.scd2 are folded from a log.",
             hint="Set change_log to fold, or remove tables.scd2. With change_log: none, tables.history keeps a "

@@ -161,7 +161,7 @@ class IcebergBase:
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
         ours = {
             **_ICEBERG,
-            **(_ICEBERG_PARTITIONED if fields else {}),
+            **(ICEBERG_PARTITIONED if fields else {}),
             **self._given,
             MADE_BY: BASE,
             **properties,
@@ -357,11 +357,12 @@ _ICEBERG: Final = {
     "write.parquet.compression-codec": "zstd",
 }
 
-_ICEBERG_PARTITIONED: Final = {
+ICEBERG_PARTITIONED: Final = {
     # Otherwise each task writes a file into each partition.
     "write.distribution-mode": "hash",
     "write.merge.distribution-mode": "hash",
 }
+"""Properties of tables with partitions."""
 
 _DELTA: Final = {
     "delta.columnMapping.mode": "name",

@@ -10,16 +10,19 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
-from cdcd.core.errors import CdcdError, SinkError, TransientError
+from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
 from cdcd.mirror.base.branches import tag_version
 from cdcd.mirror.base.due import Known, LogChanges, is_due, look_after
 from cdcd.mirror.base.part import LacksChangesError
 from cdcd.mirror.base.position import NO_VERSION
+from cdcd.mirror.base.relayout import relayout
+from cdcd.mirror.base.replacing import replacing_of
 from cdcd.mirror.base.replay import release, topics_waiting, waiting
 from cdcd.mirror.base.topic_folds import Lake, TopicFolds
 from cdcd.mirror.base.upkeep import BaseUpkeep
@@ -81,7 +84,7 @@ class BaseJob:
     ) -> None:
         self._spark = spark
         self._settings = settings
-        self._place, self._target = lake.log, lake.target
+        self._lake, self._place, self._target = lake, lake.log, lake.target
         self._points = Points(spark, self._target, settings.tag_interval_s)
         self._versions: dict[str, tuple[str, int]] = {}
         """By `schema.table`, name in SQL and version of each table that this round has brought to its bound."""
@@ -134,6 +137,30 @@ class BaseJob:
             if once:
                 return
             stop.wait(max(0.0, began + self._settings.interval_s - time.monotonic()))
+
+    def relayout(self, tables: Collection[str]) -> None:
+        """Write these tables (`schema.table`) again, each in the layout of the settings; before `run`.
+
+        Raises:
+            ConfigError: there is no such table with a key, or it cannot have the layout.
+            SinkError: the table is not one that can be written again.
+        """
+        topics = {self._forms.table(topic): topic for topic in self._described()}
+        for table in tables:
+            topic = topics.get(table)
+            place = None if topic is None else self._tables.where(topic)
+            if place is None:
+                raise ConfigError(
+                    f"--relayout {table}: the mirror has no such table with a key.",
+                    hint="Name a table that is mirrored, as schema.table.",
+                )
+            began = time.monotonic()
+            replacing, layout = replacing_of(self._target.format), partial(self._settings.layout_of, table)
+            try:
+                done = relayout(self._spark, self._lake.format, replacing, place, layout)
+            except Exception as failure:
+                raise _error(table, failure) from failure
+            self._observe(done.told(table, time.monotonic() - began))
 
     def _append_and_fold(self, stop: threading.Event, *, once: bool) -> None:
         began = time.monotonic()
@@ -359,6 +386,6 @@ def _error(table: str, failure: Exception) -> CdcdError:
     if isinstance(failure, CdcdError):
         return failure
     return SinkError(
-        f"{table}: Spark could not fold it: {first_lines(failure)}",
+        f"{table}: Spark ended with an error: {first_lines(failure)}",
         hint="Correct the fault that the message names. The next round tries again.",
     )

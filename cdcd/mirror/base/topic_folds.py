@@ -98,6 +98,14 @@ class TopicFolds:
             layout=self._settings.layout_of(table),
         )
 
+    def where(self, topic: str) -> Place | None:
+        """Return where the table of a topic is. None: there is none, or it is a changelog."""
+        table, schema = self._forms.table(topic) or topic, self._forms.newest(topic).schema
+        name = self._lake.target.name_of(schema, kind_of(schema))
+        if not schema.key or not exists(self._spark, name):
+            return None
+        return Place(table, topic, name, self._lake.log.name, layout=self._settings.layout_of(table))
+
     def left_out(self, topic: str, bound: int) -> Aside | None:
         """Return why a topic lacks changes up to the bound. None: it has all of them.
 

@@ -13,7 +13,7 @@ from cdcd.mirror.stream.replay import replay_quarantine
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.stream.topics import Topics
 from cdcd.mirror.targets.target import Kind, Target
-from cdcd.mirror.watching.progress import Observer, TableLaidOut
+from cdcd.mirror.watching.progress import Observer
 
 
 class Commands:
@@ -73,18 +73,7 @@ class Commands:
                 )
             began = time.monotonic()
             done = self._target.relayout(spark, name, partial(settings.layout_of, table))
-            self._observe(
-                TableLaidOut(
-                    table,
-                    done.before.buckets,
-                    done.after.buckets,
-                    done.before.deletes,
-                    done.after.deletes,
-                    time.monotonic() - began,
-                    tuple(map(str, done.before.fields)),
-                    tuple(map(str, done.after.fields)),
-                )
-            )
+            self._observe(done.told(table, time.monotonic() - began))
 
     def _mirror_of(self, spark: SparkSession, topic: str | None) -> str | None:
         """The name in SQL of a topic's mirror. None: there is none."""

@@ -21,6 +21,7 @@ from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.layout import PLAIN, Layout
 from cdcd.mirror.targets.pinned import Pinned, Tag
 from cdcd.mirror.targets.state import Origin, Reach, State
+from cdcd.mirror.watching.progress import TableLaidOut
 
 if TYPE_CHECKING:
     # Both rest on this module.
@@ -124,6 +125,20 @@ class LaidOut:
 
     before: Layout
     after: Layout
+
+    def told(self, table: str, seconds: float) -> TableLaidOut:
+        """The fact that says so of a table (`schema.table`)."""
+        before, after = self.before, self.after
+        return TableLaidOut(
+            table,
+            before.buckets,
+            after.buckets,
+            before.deletes,
+            after.deletes,
+            seconds,
+            tuple(map(str, before.fields)),
+            tuple(map(str, after.fields)),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,17 +245,6 @@ def test_spark_reads_no_table_into_a_log_alone(tmp_path: Path, capsys: pytest.Ca
     assert "set change_log to none" in capsys.readouterr().err
 
 
-def test_folded_tables_refuse_by_name_what_they_do_not_have(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    file = tmp_path / "mirror.yaml"
-    file.write_text(
-        "name: shop\nkafka: {bootstrap_servers: 'b:1'}\ntarget: {location: /lake}\nchange_log: fold\n"
-    )
-    assert run("--config", str(file), "--relayout=public.t") == 2
-    assert "does not have --relayout yet" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("kind", ["none", "only"])
 def test_tables_of_states_need_a_log_that_is_folded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.core.errors import CdcdError, SinkError, TransientError
+from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base import job, plan, topic_folds
 from cdcd.mirror.base.commit import Folded
@@ -28,7 +28,9 @@ from cdcd.mirror.stream.consistency import Covered
 from cdcd.mirror.stream.points import Point
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
+from cdcd.mirror.targets.layout import PLAIN, Layout
 from cdcd.mirror.targets.pinned import Tag
+from cdcd.mirror.targets.target import LaidOut
 from cdcd.mirror.watching.progress import (
     ChangesMissing,
     Replayed,
@@ -67,6 +69,8 @@ class Target:
 
     def name_of(self, schema: Any, kind: Any) -> str:
         return f"lake.{schema.name}"
+
+    format = "iceberg"
 
     def bare_name(self, name: str) -> str:
         return name.removeprefix("lake.")
@@ -237,6 +241,28 @@ def test_a_replay_folds_all_tables_before_the_log_says_that_the_records_are_chan
         Replayed("public.u", 0, 4, 0),
         TableFailed("public.v", "quarantine is not replayed: v: broken", "Mend it."),
     ]
+
+
+def test_only_a_table_with_a_key_that_is_there_is_written_again(
+    base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    done = LaidOut(PLAIN, Layout(buckets=4))
+    monkeypatch.setattr(base, "_described", lambda: ["t", "events", "new"])
+    monkeypatch.setattr(topic_folds, "exists", lambda _, name: name != "lake.new")
+    monkeypatch.setattr(job, "relayout", lambda *_: done)
+    base.relayout(["public.t"])
+    (fact,) = facts
+    assert (fact.table, fact.before, fact.after) == ("public.t", 1, 4)
+    for other in ("public.events", "public.new", "public.gone"):
+        with pytest.raises(ConfigError, match=f"--relayout {other}: the mirror has no such table"):
+            base.relayout([other])
+
+    def broken(*_: Any) -> LaidOut:
+        raise JavaError("a file is gone")
+
+    monkeypatch.setattr(job, "relayout", broken)
+    with pytest.raises(SinkError, match=r"public\.t: .* a file is gone"):
+        base.relayout(["public.t"])
 
 
 def test_a_table_without_a_key_has_a_changelog_that_tells_what_it_lacks(
