@@ -100,11 +100,27 @@ def _said(has: Mapping[str, str], schema: TableSchema) -> tuple[Field, ...]:
 
 def _described(spark: SparkSession, name: str, schema: TableSchema) -> tuple[Field, ...]:
     """The partition fields of an Iceberg table, as far as they are of columns of the source."""
-    rows = spark.sql(f"DESCRIBE TABLE {name}").collect()
-    texts = [row["data_type"] for row in rows if row["col_name"].startswith("Part ")]
     columns = {column.name for column in schema.columns}
-    found = parse_fields([text.replace("`", "") for text in dict.fromkeys(texts)], name)
+    rows = spark.sql(f"DESCRIBE TABLE {name}").collect()
+    found = fields_described([(row["col_name"], row["data_type"]) for row in rows], name)
     return tuple([field for field in found if field.column in columns])
+
+
+def fields_described(rows: Sequence[tuple[str, str]], where: str) -> tuple[Field, ...]:
+    """The partition fields in Spark's description of a table, of which `rows` has names and types.
+
+    Spark names the columns if each field is a column, and numbers the transforms if one is not
+    (DescribeTableExec.scala, `addPartitioning`). A heading has no type, so a column can have the name of a heading.
+    """
+    heading, found, texts = "", [], []
+    for name, kind in rows:
+        if not kind:
+            heading = name
+        elif heading == "# Partition Information" and name != "# col_name":
+            found.append(Field(name[1:-1].replace("``", "`") if name.startswith("`") else name))
+        elif heading == "# Partitioning":
+            texts.append(kind.replace("`", ""))
+    return (*found, *parse_fields(list(dict.fromkeys(texts)), where))
 
 
 def conditions(

@@ -5,7 +5,14 @@ from typing import Any, cast
 import pytest
 
 from cdcd.core.errors import ConfigError, SinkError
-from cdcd.mirror.base.layout import layout_of, made, own_columns, partitioned_by, properties_of
+from cdcd.mirror.base.layout import (
+    fields_described,
+    layout_of,
+    made,
+    own_columns,
+    partitioned_by,
+    properties_of,
+)
 from cdcd.mirror.base.part import Place
 from cdcd.mirror.targets.layout import Layout
 from cdcd.mirror.targets.partitions import Field
@@ -53,6 +60,24 @@ def test_iceberg_has_the_fields_itself():
     spark: Any = SimpleNamespace(sql=lambda _: SimpleNamespace(collect=lambda: rows))
     found = layout_of(spark, PLACE, {"cdcd.buckets": "4"}, FORM, computed=False)
     assert found == WANTED
+
+
+@pytest.mark.parametrize(
+    ("told", "fields"),
+    [
+        (
+            ["# Partition Information|", "# col_name|data_type", "n|int", "`odd ``name`|string"],
+            ["n", "odd `name"],
+        ),
+        (["|", "# Partitioning|", "Part 0|days(d)", "Part 1|`odd name`"], ["days(d)", "odd name"]),
+        # A column with the name of a heading is a column, also among those that name the partitions.
+        (["# Partitioning|int", "Part 0|int"], []),
+        (["# Partition Information|", "# col_name|data_type", "`# col_name`|int"], ["# col_name"]),
+    ],
+)
+def test_the_fields_of_iceberg_are_columns_or_numbered_transforms(told: list[str], fields: list[str]):
+    rows = [(name, kind) for name, _, kind in [each.partition("|") for each in ["id|bigint", *told]]]
+    assert [str(field) for field in fields_described(rows, "lake.docs")] == fields
 
 
 def test_a_field_of_a_column_that_the_table_lacks_is_refused():
