@@ -6,11 +6,12 @@ it runs, with how much memory and with which jars, only what the table formats n
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError
@@ -229,16 +230,31 @@ _SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 """Names of secrets (`spark.redaction.regex`)."""
 
 
+_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+"""PySpark's name for the environment variable with arguments for the start of Java."""
+
+
 def _launch_java(settings: Mapping[str, str]) -> None:
     """Start Java, unless it runs, without secrets among its arguments, which all users of the machine can read.
 
     PySpark would pass all settings of the session as arguments. The session sets the other ones later.
     """
-    conf = SparkConf(loadDefaults=False)
-    for key, value in settings.items():
-        if not key.startswith(_LATER) and _SECRET.search(key) is None:
-            conf.set(key, value)
-    SparkContext._ensure_initialized(conf=conf)
+    arguments = [
+        part
+        for key, value in settings.items()
+        if not key.startswith(_LATER) and _SECRET.search(key) is None
+        for part in ("--conf", f"{key}={value}")
+    ]
+    given = os.environ.get(_ARGUMENTS)
+    os.environ[_ARGUMENTS] = f"{shlex.join(arguments)} {given or 'pyspark-shell'}"
+    try:
+        # To set a property of Java, PySpark starts Java, and passes no settings.
+        SparkContext.setSystemProperty("spark.master", settings["spark.master"])
+    finally:
+        if given is None:
+            del os.environ[_ARGUMENTS]
+        else:
+            os.environ[_ARGUMENTS] = given
 
 
 def _joined(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,10 @@ SECRETS = {
     "spark.ssl.keyPassword": "key-sesame-3",
 }
 
+OWN = "--conf spark.mine=kept pyspark-shell"
+
 PROGRAM = f"""
+import os
 from pathlib import Path
 from cdcd.mirror.session import session
 secrets = {SECRETS!r}
@@ -24,6 +27,7 @@ print("ARGUMENTS", [name for name, secret in secrets.items() if secret.encode() 
 print("SQL", spark.conf.get("spark.sql.catalog.lake.jdbc.password"))
 print("HADOOP", context._jsc.hadoopConfiguration().get("fs.s3a.secret.key"))
 print("SPARK", context.getConf().get("spark.ssl.keyPassword"), spark.conf.get("spark.sql.caseSensitive"))
+print("OWN", context.getConf().get("spark.mine"), os.environ["PYSPARK_SUBMIT_ARGS"])
 spark.stop()
 """
 
@@ -33,7 +37,7 @@ def test_no_user_of_the_machine_reads_the_secrets_of_the_session_among_the_argum
     done = subprocess.run(
         [sys.executable, "-"],
         input=PROGRAM,
-        env=environment(),
+        env={**environment(), "PYSPARK_SUBMIT_ARGS": OWN},
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -46,3 +50,5 @@ def test_no_user_of_the_machine_reads_the_secrets_of_the_session_among_the_argum
     assert "SQL catalog-sesame-1" in said
     assert "HADOOP bucket-sesame-2" in said
     assert "SPARK key-sesame-3 true" in said
+    # The arguments that a user gives to Java count too.
+    assert f"OWN kept {OWN}" in said
