@@ -208,6 +208,7 @@ def test_the_compiled_wheel_runs_in_an_empty_environment(
     install_and_run(compiled, {}, "compiled", dependencies, tmp_path)
 
 
+@pytest.mark.deploy
 def test_the_source_archive_runs_in_an_empty_environment_without_a_c_compiler(
     dist: Path, dependencies: Path, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def assert_nothing_lost(found: Found, last: int, said: dict[str, Any]) -> None:
     assert found.twice == said["takeover"]["twice"]["events"]
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=[18])
 def test_a_takeover_misses_nothing_and_says_what_comes_twice(database: Database, scene: Scene, daemon):
     # GIVEN a connector that is killed while rows are written, and started again

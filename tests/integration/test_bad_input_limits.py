@@ -151,7 +151,14 @@ def clients_of_the_pages(one: Trial) -> None:
 
 @pytest.mark.parametrize(
     "happens",
-    [idle, a_spooled_transaction, a_new_table, a_lost_connection, a_lost_lock, clients_of_the_pages],
+    [
+        idle,
+        a_spooled_transaction,
+        pytest.param(a_new_table, marks=pytest.mark.long),
+        a_lost_connection,
+        a_lost_lock,
+        clients_of_the_pages,
+    ],
     ids=lambda happens: happens.__name__,
 )
 def test_a_daemon_that_runs_out_of_descriptors_ends_and_confirms_nothing(

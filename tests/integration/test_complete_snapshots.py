@@ -36,7 +36,7 @@ def await_rows(process: Daemon, least: int) -> None:
 
 
 @pytest.mark.postgres(only=18, also=[13])
-@pytest.mark.parametrize("method", ["exported", "incremental"])
+@pytest.mark.parametrize("method", ["exported", pytest.param("incremental", marks=pytest.mark.long)])
 def test_values_that_updates_leave_alone_are_delivered_though_it_is_killed(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str
 ):

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.debezium.beside import run
 
 
+@pytest.mark.long
 def test_every_record_is_debeziums_but_for_the_listed_differences(scratch: Path) -> None:
     # The folder itself has the servers that tests share.
     folder = scratch / "debezium-beside"

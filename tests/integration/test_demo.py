@@ -136,6 +136,7 @@ def test_it_ends_by_itself_equal_and_leaves_nothing(demo: Callable[..., Demo]) -
     assert list(run.folder.iterdir()) == []
 
 
+@pytest.mark.long
 def test_it_prints_the_address_of_the_page_before_the_shop_opens(demo: Callable[..., Demo]) -> None:
     run = demo()
     run.await_saying(OPEN)
@@ -207,6 +208,7 @@ def test_ctrl_c_while_the_servers_start_leaves_nothing(demo: Callable[..., Demo]
     assert list(run.folder.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_daemon_that_dies_is_reported_with_its_log(demo: Callable[..., Demo]) -> None:
     run = demo()
     run.await_saying(OPEN)

@@ -111,6 +111,7 @@ def test_the_documented_rights_are_enough(
     assert sorted(key or b"" for key in keys) == [b'{"id":0}', b'{"id":1}', b'{"id":7}', b'{"number":2}']
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=18)
 def test_topics_of_other_names_need_a_right_on_the_claims_and_are_not_protected_without(
     database: Database,
@@ -172,6 +173,7 @@ def test_topics_of_other_names_need_a_right_on_the_claims_and_are_not_protected_
     assert process.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=18)
 def test_a_new_table_ends_no_daemon_that_may_not_read_descriptions(
     trial: Callable[..., Trial], database: Database, private_broker: Callable[..., KafkaBroker], unique: str

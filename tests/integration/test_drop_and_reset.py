@@ -211,6 +211,7 @@ def test_a_reset_that_stopped_in_the_middle_is_run_again(
     stopped.await_event("table.read", table="public.orders", rows=4)
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=18)
 def test_where_kafka_is_away_nothing_is_taken_away(
     database: Database, stopped: Daemon, unique: str, tmp_path: Path

@@ -95,6 +95,7 @@ def test_an_outage_of_kafka_is_bridged_by_the_log_through_two_kills(
     assert not list(folder.glob("*.cdcdrec"))
 
 
+@pytest.mark.long
 def test_a_log_in_which_a_byte_is_flipped_is_refused_by_name(
     unique: str,
     database: Database,

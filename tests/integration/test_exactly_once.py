@@ -419,6 +419,7 @@ def test_at_least_once_delivers_everything(
     assert process.stop() == 0
 
 
+@pytest.mark.again
 @pytest.mark.postgres(only=18)
 @pytest.mark.parametrize("kind", ["whole", "streamed", "prepared"])
 def test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas(

@@ -157,6 +157,7 @@ def test_a_table_with_a_name_that_needs_quoting_is_stopped_and_asked_for_twice(
     assert one.daemon.stop() == 0
 
 
+@pytest.mark.long
 def test_a_table_that_is_stopped_while_a_snapshot_reads_it_is_read_again_when_it_comes_back(
     pipeline: Callable[..., Trial],
 ):

@@ -216,6 +216,7 @@ def test_a_slot_by_which_rows_were_delivered_stays_and_the_end_says_how_it_is_fr
         database.execute(f"DROP ROLE {unique}")
 
 
+@pytest.mark.long
 def test_a_stop_in_the_first_snapshot_says_that_the_slot_stays(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):

@@ -219,6 +219,7 @@ FIRST = Checkpoint("7001", 1, "publication=shop", Position(90, 100), 100)
 SECOND = replace(FIRST, position=Position(190, 200), flushed_lsn=200)
 
 
+@pytest.mark.long
 def test_a_start_goes_on_behind_a_hanging_checkpoint_whose_commit_was_acknowledged(
     brokers: TwoBrokers, unique: str
 ):

@@ -40,6 +40,7 @@ def test_topics_that_may_refuse_markers_are_found_by_their_settings(broker: Kafk
     assert marker_problems(admin, [], []) == {}
 
 
+@pytest.mark.long
 def test_a_transaction_that_a_refused_marker_keeps_open_is_told_and_ends_as_documented(
     private_broker: Callable[..., KafkaBroker], unique: str
 ):

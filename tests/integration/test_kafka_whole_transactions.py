@@ -194,6 +194,7 @@ def replace_name(pipeline: Pipeline) -> Sink:
         pipeline.name = name
 
 
+@pytest.mark.long
 def test_what_fails_behind_a_part_that_was_let_go_starts_over(private_broker, unique: str):
     broker = private_broker()
     pipeline = Pipeline(broker, unique, timeout_s=2)
@@ -435,6 +436,7 @@ def test_at_least_once_parts_are_seen_at_once_and_the_checkpoint_with_the_last(
     assert pipeline.sink().open() == END
 
 
+@pytest.mark.long
 def test_at_least_once_a_producer_whose_broker_comes_back_goes_on(private_broker, unique: str):
     broker = private_broker()
     pipeline = Pipeline(broker, unique, exactly_once=False, timeout_s=1)

@@ -341,6 +341,7 @@ def test_a_table_that_comes_back_from_a_name_that_is_left_out_is_read_anew(
     assert (replaced["truncated"], replaced["read"]) == (True, True)
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=18)
 def test_a_table_that_leaves_the_publication_for_a_moment_is_added_again(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str

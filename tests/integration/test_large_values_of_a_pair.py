@@ -84,6 +84,7 @@ def test_the_active_instance_delivers_a_large_value_and_stays_the_active_one(
     assert active.stop() == standby.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.postgres(only=18)
 def test_the_active_instance_stays_the_active_one_while_it_converts_many_small_elements(

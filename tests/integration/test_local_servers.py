@@ -126,6 +126,7 @@ def test_the_client_programs_work_with_old_and_new_servers(database: Database):
     assert "INSERT: id[integer]:1" in received.stdout
 
 
+@pytest.mark.long
 def test_a_record_survives_stop_kill_and_freeze_of_the_broker(
     private_broker: Callable[..., KafkaBroker], unique: str
 ):

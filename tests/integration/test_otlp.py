@@ -24,6 +24,7 @@ def traced(number: int) -> str:
     return f"SELECT pg_logical_emit_message(true, 'cdcd.context', '{{\"traceparent\": \"{parent}\"}}')"
 
 
+@pytest.mark.long
 def test_transactions_of_every_kind_have_their_span_and_a_collector_that_goes_away_stops_nothing(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):

@@ -109,6 +109,7 @@ def test_a_broker_that_stops_under_load_is_told_with_what_waits_and_so_is_its_re
     assert len(noise) < 40, "librdkafka repeats itself"
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=18)
 def test_a_broker_that_freezes_beside_an_idle_daemon_is_told(
     unique: str,

@@ -64,6 +64,7 @@ def insert(database: Database, process: Daemon, row: int) -> None:
     process.await_metric("cdcd_events_total", lambda count: count >= 1, "c", "public.orders")
 
 
+@pytest.mark.long
 def test_every_command_knows_topics_that_rules_have_renamed(
     database: Database, broker: KafkaBroker, pipeline: Start, unique: str
 ) -> None:

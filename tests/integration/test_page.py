@@ -202,6 +202,7 @@ def test_without_a_token_actions_are_off(database: Database, broker: KafkaBroker
     assert (code, "http.token_file" in answer["error"]) == (403, True)
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=18)
 def test_an_outage_is_on_the_page_with_what_to_do(database: Database, private_broker, daemon, unique: str):
     broker = private_broker()

@@ -210,6 +210,7 @@ def test_a_table_that_somebody_has_locked_keeps_no_other_one_waiting(
     assert process.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=18)
 def test_whoever_waits_for_a_request_sees_its_end_also_across_a_kill(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
@@ -389,7 +390,7 @@ def test_without_truncate_records_a_table_without_a_key_is_read_at_the_slots_sna
     assert process.stop() == 0
 
 
-@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+@pytest.mark.parametrize("identity", ["DEFAULT", pytest.param("FULL", marks=pytest.mark.long)])
 @pytest.mark.postgres(only=18, also=[14])
 def test_a_table_without_a_key_is_read_again_while_it_changes_also_across_kills(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, identity: str

@@ -153,6 +153,7 @@ def test_a_table_can_be_dropped_altered_or_emptied_while_the_slots_snapshot_is_r
     assert process.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=18)
 def test_without_truncate_records_a_table_without_a_key_that_is_interrupted_stops_the_daemon(
     database: Database, private_broker: Callable[..., KafkaBroker], daemon: StartDaemon, unique: str
@@ -233,8 +234,9 @@ def waiting_for_locks(database: Database) -> set[tuple[str, str]]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.postgres(only=18, also=[16])
-@pytest.mark.parametrize("asked_by", ["the configuration", pytest.param("somebody", marks=pytest.mark.long)])
+@pytest.mark.parametrize("asked_by", ["the configuration", "somebody"])
 def test_a_table_that_is_locked_for_hours_holds_up_no_change_of_another(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, asked_by: str
 ):

@@ -238,6 +238,7 @@ def test_a_password_that_was_changed_is_read_again_when_the_broker_is_back(
     one.stop()
 
 
+@pytest.mark.long
 def test_a_certificate_that_was_renewed_is_read_again_when_the_broker_is_back(
     guarded: Guarded, one: Trial, tmp_path: Path
 ):

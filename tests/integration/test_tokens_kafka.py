@@ -181,6 +181,7 @@ def test_at_a_start_a_failing_provider_is_told_and_nothing_hangs(one: Trial, iss
     assert "/nowhere/print-token cannot be run" in said.message
 
 
+@pytest.mark.long
 def test_a_token_that_the_broker_refuses_ends_the_start(one: Trial):
     one.configure(
         kafka={
@@ -196,6 +197,7 @@ def test_a_token_that_the_broker_refuses_ends_the_start(one: Trial):
     assert "kafka.oauth" in said.hint
 
 
+@pytest.mark.long
 def test_check_knows_the_rights_of_a_tokens_principal(one: Trial, issuer: Issuer, guarded: KafkaBroker):
     principal = "User:teller"
     issuer.lifetime(LONG_LIFETIME_S)

@@ -76,7 +76,7 @@ SEEDS_PER_TEST = 50
 SEEDS_UNCOMPILED = 50
 """Number of seeds that `make test` runs both ways. The next ones run compiled, or uncompiled without a C compiler."""
 
-SEEDS_TESTED = 300
+SEEDS_TESTED = 150
 """Number of seeds in `make test`. `make sim` runs all of them."""
 
 PLANTED = command.planted()
@@ -96,6 +96,11 @@ def runs(first: int) -> list[pytest.MarkDecorator]:
 def test_every_promise_holds_whatever_breaks(first, tmp_path):
     for seed in range(first, first + SEEDS_PER_TEST):
         run_seed(seed, tmp_path)
+
+
+def further(focus: Mapping[str, Any], *more: object, name: str) -> Any:
+    """Parameters of a test that `make sim` runs, and `make test` does not: it has others of the same test."""
+    return pytest.param(focus, *more, id=name, marks=pytest.mark.search)
 
 
 def run_seed(seed: int, tmp_path: Path) -> None:
@@ -118,6 +123,7 @@ def ran(tmp_path: Path, focus: Mapping[str, Any]) -> Iterator[World]:
         yield world
 
 
+@pytest.mark.again
 @pytest.mark.parametrize(
     "chunk_bytes", [1, 1 << 20], ids=["large tables wait for each other", "small ones are read at once"]
 )
@@ -146,7 +152,9 @@ def test_of_large_messages_size_and_digest_come_and_the_connection_is_renewed(tm
 
 
 @pytest.mark.again
-@pytest.mark.parametrize("focus", [HANGING, {**DURABLE, "p_hang": 0.1}], ids=["live", "durable"])
+@pytest.mark.parametrize(
+    "focus", [pytest.param(HANGING, id="live"), further({**DURABLE, "p_hang": 0.1}, name="durable")]
+)
 def test_a_commit_that_readers_do_not_see_is_neither_lost_nor_delivered_twice(tmp_path, focus):
     for world in ran(tmp_path, focus):
         assert not world.refused
@@ -169,7 +177,9 @@ def test_a_protected_column_stays_protected_whatever_it_is_called(tmp_path, focu
 
 
 @pytest.mark.again
-@pytest.mark.parametrize("focus", [LOST_SLOTS, LOST_SLOTS_AND_NAMES], ids=["rows", "names"])
+@pytest.mark.parametrize(
+    "focus", [pytest.param(LOST_SLOTS, id="rows"), further(LOST_SLOTS_AND_NAMES, name="names")]
+)
 def test_after_a_lost_slot_the_topics_equal_the_tables_that_are_read_again(tmp_path, focus):
     gaps = sum(world.gaps for world in ran(tmp_path, focus))
     assert gaps > 60
@@ -178,8 +188,11 @@ def test_after_a_lost_slot_the_topics_equal_the_tables_that_are_read_again(tmp_p
 @pytest.mark.again
 @pytest.mark.parametrize(
     ("focus", "often"),
-    [(HEALED, 60), (HEALED_AND_KILLED, 30), (HEALED_AND_NAMES, 60)],
-    ids=["rows", "killed", "names"],
+    [
+        pytest.param(HEALED, 60, id="rows"),
+        pytest.param(HEALED_AND_KILLED, 30, id="killed"),
+        further(HEALED_AND_NAMES, 60, name="names"),
+    ],
 )
 def test_after_a_lost_slot_topics_are_healed_by_their_differences(tmp_path, focus, often):
     gaps = records = 0
@@ -192,7 +205,9 @@ def test_after_a_lost_slot_topics_are_healed_by_their_differences(tmp_path, focu
 
 
 @pytest.mark.again
-@pytest.mark.parametrize("focus", [KEYLESS, KEYLESS_AND_QUIET], ids=["often", "seldom"])
+@pytest.mark.parametrize(
+    "focus", [further(KEYLESS, name="often"), pytest.param(KEYLESS_AND_QUIET, id="seldom")]
+)
 def test_the_topic_of_a_table_without_a_key_has_its_rows_once_however_often_it_is_read(tmp_path, focus):
     wholes = left_out = 0
     for world in ran(tmp_path, focus):
@@ -217,7 +232,9 @@ def test_first_starts_that_come_to_nothing_leave_what_the_next_one_goes_on_from(
 
 
 @pytest.mark.again
-@pytest.mark.parametrize("focus", [PUBLISHING, PUBLISHING_AND_CUT], ids=["as drawn", "cut and killed"])
+@pytest.mark.parametrize(
+    "focus", [further(PUBLISHING, name="as drawn"), pytest.param(PUBLISHING_AND_CUT, id="cut and killed")]
+)
 def test_events_are_published_once_in_the_order_of_their_transactions(tmp_path, focus):
     published = 0
     for world in ran(tmp_path, focus):
@@ -229,12 +246,11 @@ def test_events_are_published_once_in_the_order_of_their_transactions(tmp_path, 
 @pytest.mark.parametrize(
     "focus",
     [
-        FILTERED,
-        FILTERED_WHOLE,
-        {**FILTERED_AND_CUT, "metadata": True},
-        {**FILTERED_AND_CUT, "p_keep_toast": 0.6},
+        further(FILTERED, name="as drawn"),
+        further(FILTERED_WHOLE, name="whole rows"),
+        pytest.param({**FILTERED_AND_CUT, "metadata": True}, id="cut, killed and counted"),
+        further({**FILTERED_AND_CUT, "p_keep_toast": 0.6}, name="values that are not sent"),
     ],
-    ids=["as drawn", "whole rows", "cut, killed and counted", "values that are not sent"],
 )
 def test_a_filtered_topic_has_the_rows_that_match_and_no_others(tmp_path, focus):
     deleted = 0
@@ -246,8 +262,11 @@ def test_a_filtered_topic_has_the_rows_that_match_and_no_others(tmp_path, focus)
 @pytest.mark.again
 @pytest.mark.parametrize(
     "focus",
-    [PARTED, {**PARTED_AND_CUT, "metadata": True}, PARTED_BESIDE_CHUNKS],
-    ids=["as drawn", "cut, killed and counted", "beside chunks"],
+    [
+        further(PARTED, name="as drawn"),
+        pytest.param({**PARTED_AND_CUT, "metadata": True}, id="cut, killed and counted"),
+        further(PARTED_BESIDE_CHUNKS, name="beside chunks"),
+    ],
 )
 def test_a_row_is_in_the_partition_of_its_values_and_in_no_other_one(tmp_path, focus):
     moved = 0
@@ -261,24 +280,14 @@ def test_a_row_is_in_the_partition_of_its_values_and_in_no_other_one(tmp_path, f
 @pytest.mark.parametrize(
     "focus",
     [
-        ROUTED,
-        ROUTED_WHOLE,
-        {**ROUTED_AND_CUT, "metadata": True},
-        ROUTED_AND_SWAPPED,
-        ROUTED_BESIDE_THE_STREAM,
-        {**ROUTED, "filters": True},
-        {**ROUTED_WHOLE, "filters": True},
-        {**ROUTED, "p_keep_toast": 0.6},
-    ],
-    ids=[
-        "as drawn",
-        "whole rows",
-        "cut, killed and counted",
-        "names change hands",
-        "beside the stream",
-        "filtered",
-        "filtered and whole",
-        "values that are not sent",
+        pytest.param(ROUTED, id="as drawn"),
+        further(ROUTED_WHOLE, name="whole rows"),
+        pytest.param({**ROUTED_AND_CUT, "metadata": True}, id="cut, killed and counted"),
+        further(ROUTED_AND_SWAPPED, name="names change hands"),
+        further(ROUTED_BESIDE_THE_STREAM, name="beside the stream"),
+        further({**ROUTED, "filters": True}, name="filtered"),
+        further({**ROUTED_WHOLE, "filters": True}, name="filtered and whole"),
+        further({**ROUTED, "p_keep_toast": 0.6}, name="values that are not sent"),
     ],
 )
 def test_each_row_is_in_the_topic_of_its_route_and_in_no_other(tmp_path, focus):
@@ -308,7 +317,9 @@ def test_tables_that_share_a_topic_are_told_apart_and_each_is_equal(tmp_path, fo
 
 
 @pytest.mark.again
-@pytest.mark.parametrize("focus", [METADATA, METADATA_AND_CUT], ids=["as drawn", "cut and killed"])
+@pytest.mark.parametrize(
+    "focus", [further(METADATA, name="as drawn"), pytest.param(METADATA_AND_CUT, id="cut and killed")]
+)
 def test_transaction_metadata_counts_the_records_that_came(tmp_path, focus):
     seen = 0
     for world in ran(tmp_path, focus):
@@ -335,8 +346,12 @@ def test_no_column_is_described_with_the_number_of_another_one(tmp_path, focus):
 @pytest.mark.again
 @pytest.mark.parametrize(
     "focus",
-    [WATERMARKS, WATERMARKS_AT_LEAST_ONCE, WATERMARKS_AND_CUT, {**WATERMARKS, **DURABLE}],
-    ids=["as drawn", "at least once", "cut and killed", "durable log"],
+    [
+        further(WATERMARKS, name="as drawn"),
+        pytest.param(WATERMARKS_AT_LEAST_ONCE, id="at least once"),
+        pytest.param(WATERMARKS_AND_CUT, id="cut and killed"),
+        further({**WATERMARKS, **DURABLE}, name="durable log"),
+    ],
 )
 def test_what_a_watermark_names_stands_before_it(tmp_path, focus):
     count = 0
@@ -346,7 +361,9 @@ def test_what_a_watermark_names_stands_before_it(tmp_path, focus):
 
 
 @pytest.mark.again
-@pytest.mark.parametrize("focus", [HEARTBEATS, HEARTBEATS_AT_A_SHUTDOWN], ids=["as drawn", "shut down"])
+@pytest.mark.parametrize(
+    "focus", [pytest.param(HEARTBEATS, id="as drawn"), further(HEARTBEATS_AT_A_SHUTDOWN, name="shut down")]
+)
 def test_a_heartbeat_names_what_kafka_holds_before_it(tmp_path, focus):
     heartbeats = queries = 0
     for world in ran(tmp_path, focus):
