@@ -532,6 +532,27 @@ DOWN: Final[dict[str, Attack]] = {
 }
 
 
+_PARTITION: Final = "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (100) TO (200)"
+_NAMED_PARTITIONS: Final[dict[str, Any]] = {"hash": ["public.t*.ssn"]}
+
+PARTITIONS: Final[dict[str, Attack]] = {
+    "detached and renamed": Attack(
+        [[_PARTITION, secret(101)], ["ALTER TABLE t DETACH PARTITION t_2", "ALTER TABLE t_2 RENAME TO x"]],
+        before=_INHERITED,
+        rules=_NAMED_PARTITIONS,
+    ),
+    "detached in the transaction of the row": Attack(
+        [[_PARTITION, secret(101), "ALTER TABLE t DETACH PARTITION t_2", "ALTER TABLE t_2 RENAME TO x"]],
+        before=_INHERITED,
+        rules=_NAMED_PARTITIONS,
+    ),
+    "dropped": Attack(
+        [[_PARTITION, secret(101)], ["DROP TABLE t_2"]], before=_INHERITED, rules=_NAMED_PARTITIONS
+    ),
+}
+"""Partitions that are gone before the daemon reads their columns, and whose names the rule matches."""
+
+
 def start(
     daemon: StartDaemon, database: Database, broker: KafkaBroker, unique: str, attack: Attack
 ) -> Daemon:
@@ -647,7 +668,7 @@ def test_a_value_of_a_table_that_is_new_stays_protected_while_the_daemon_runs(
     assert_hidden(process, await_outcome(process, database, broker, unique, attack))
 
 
-@pytest.mark.parametrize("attack", _marked(NEW))
+@pytest.mark.parametrize("attack", _marked(NEW | PARTITIONS))
 def test_a_value_of_a_table_that_is_new_stays_protected(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, attack: Attack
 ):
@@ -656,6 +677,55 @@ def test_a_value_of_a_table_that_is_new_stays_protected(
     carry_out(database, attack.transactions)
     process.start()
     assert_hidden(process, await_outcome(process, database, broker, unique, attack))
+
+
+@pytest.mark.attack(gains="a partition in clear after it was detached, without a word", before="failed")
+def test_a_rule_that_knows_partitions_by_their_parent_only_is_reported(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    process = start(daemon, database, broker, unique, Attack([], before=_INHERITED))
+    told = process.await_event("columns.inherited")
+    assert told["rule"] == "columns.hash (public.t.ssn)"
+    assert (told["table"], told["parent"]) == ("public.t_1", "public.t")
+    done = run_cdcd("check", "--config", str(process.config_path))
+    assert "matches public.t_1 only because it is a partition or child of public.t." in " ".join(
+        done.stdout.split()
+    )
+    assert process.stop() == 0
+
+
+@pytest.mark.attack(gains=GAINS, before="failed")
+@pytest.mark.postgres(since=18)
+@pytest.mark.parametrize("when", ["running", "down", "first"])
+def test_a_column_that_is_generated_from_a_protected_one_shows_no_value(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, when: str
+):
+    database.execute(
+        f"CREATE PUBLICATION cdcd_{unique} FOR ALL TABLES WITH (publish_generated_columns = stored)"
+    )
+    generated = ["ALTER TABLE t ADD COLUMN shown text GENERATED ALWAYS AS (ssn || '') STORED", secret(1)]
+    if when == "first":
+        carry_out(database, [[_TABLE, *generated]])
+        config = configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            columns={"hash_key": HASH_KEY, "hash": ["public.t.ssn"]},
+            snapshot={"mode": "initial"},
+        )
+        process = daemon(config)
+        assert process.wait() == 2
+        assert_hidden(process, list(everything(broker, unique)))
+    else:
+        attack = Attack([generated], outcome=WITHHELD)
+        process = start(daemon, database, broker, unique, attack)
+        if when == "down":
+            assert process.stop() == 0
+        carry_out(database, attack.transactions)
+        if when == "down":
+            process.start()
+        assert_hidden(process, await_outcome(process, database, broker, unique, attack))
+    assert "public.t.shown is generated from column ssn" in process.output(all_lives=True)
 
 
 @pytest.mark.attack(gains=GAINS, before="failed")

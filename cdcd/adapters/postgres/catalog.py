@@ -48,11 +48,20 @@ _MISSING: Final = """
 CASE WHEN atttypid = 'box'::regtype THEN btrim(attmissingval::text, '{}') ELSE (attmissingval::text::text[])[1] END
 """
 
+# The columns that the expression of a generated column reads, for 15 and later: older versions do not name the default
+# in pg_depend. Generated columns can be published since 18.
+_READS: Final = """
+ARRAY(SELECT d.refobjsubid::int4 FROM pg_attrdef f JOIN pg_depend d
+         ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid AND d.refclassid = 'pg_class'::regclass
+        AND d.refobjid = f.adrelid AND d.refobjsubid NOT IN (0, f.adnum)
+      WHERE attgenerated <> '' AND f.adrelid = attrelid AND f.adnum = attnum)
+"""
+
 # Generated columns are not published, except since 18 where the publication says so; records do not contain
 # them. A new table has a file whose number is the table's oid (heap_create in heap.c).
 _COLUMNS: Final = f"""
 SELECT attrelid, attname::text, attnum, format_type(atttypid, atttypmod), atttypid::oid, attndims, {_MISSING},
-       pg_attribute.xmin::text::int8, attgenerated <> '',
+       pg_attribute.xmin::text::int8, attgenerated <> '', {_READS},
        relkind = 'p', relnatts::int, CASE WHEN relfilenode = c.oid THEN 0 ELSE relfilenode::int8 END,
        EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = c.oid AND to_jsonb(r) ->> 'prattrs' IS NOT NULL),
        CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END - '0/0'::pg_lsn
@@ -246,7 +255,7 @@ async def describe(
             *_, is_partitioned, last_id, rewritten, columns_listed, seen = listed[0]
             found[oid] = replace(
                 found[oid],
-                columns=tuple([CatalogColumn(*row[1:-5]) for row in listed]),
+                columns=tuple([replace(CatalogColumn(*row[1:-6]), reads=tuple(row[-6])) for row in listed]),
                 is_partitioned=is_partitioned,
                 last_id=last_id,
                 rewritten=rewritten,

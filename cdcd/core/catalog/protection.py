@@ -203,6 +203,7 @@ class Protections:
         self._refuse_lost(table)
         if self._included:
             found = self._with_left_out(relation, table, numbers, found)
+        self._refuse_generated(relation, table, numbers, found)
         self._bindings.note(relation, table)
         return found
 
@@ -387,6 +388,35 @@ class Protections:
                     hint=f"Correct the name in columns.{rule.action}, or remove the rule if the column is gone. Case "
                     f"counts. \\d {now.schema}.{now.name} in psql lists the columns.",
                 )
+
+    def _refuse_generated(
+        self,
+        relation: Relation,
+        table: TableDescription,
+        numbers: Sequence[Numbers],
+        found: Sequence[ColumnRule | None],
+    ) -> None:
+        """Raise WithheldError if PostgreSQL computes a column without a rule from a protected column.
+
+        If columns.include has the columns of the table, the operator allowed each of them.
+        """
+        generated = {column.id: column for column in table.columns if column.reads}
+        if not generated or self._bindings.of_table(self._list, relation.oid):
+            return
+        names = {column.id: column.name for column in table.columns}
+        name = table_text(relation.schema, relation.name)
+        for column, each, own in zip(relation.columns, numbers, found, strict=True):
+            reads = [source for at in each.possible if at in generated for source in generated[at].reads]
+            for source in reads if own is None else ():
+                for rule in self._bound(relation.oid, source)[:1]:
+                    raise WithheldError(
+                        f"Column {name}.{column.name} is generated from column {names.get(source, source)}, which "
+                        f"{rule} protects, so it would show the protected values. From now on, no change of the table "
+                        f"is delivered.",
+                        hint=f"Protect {name}.{column.name} by a rule of `columns`, too. If its values may be shown, "
+                        f"list all columns of {name} that may be shown in columns.include. Or leave the column out of "
+                        f"the publication.",
+                    )
 
     def of_columns(
         self,

@@ -65,6 +65,7 @@ class CatalogColumn:
         missing: `attmissingval` as text: the value of rows that are older than the column.
         stamp: `xmin` of the row of pg_attribute, which differs after each change of the column.
         generated: True if PostgreSQL computes the values, so that a publication may leave the column out.
+        reads: attribute numbers of the columns from which PostgreSQL computes the values.
     """
 
     name: str
@@ -75,6 +76,7 @@ class CatalogColumn:
     missing: str | None
     stamp: int = field(default=0, compare=False)
     generated: bool = field(default=False, compare=False)
+    reads: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,13 @@ from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.errors import CdcdError
 from cdcd.core.facts import Fact, Observer
-from cdcd.core.facts.rules import ColumnRuleUnmatched, FilterUnmatched, OutboxUnpublished, RoutesUnmatched
+from cdcd.core.facts.rules import (
+    ColumnRuleInherited,
+    ColumnRuleUnmatched,
+    FilterUnmatched,
+    OutboxUnpublished,
+    RoutesUnmatched,
+)
 from cdcd.daemon.rules.rows import (
     look_at_filters,
     look_at_outbox,
@@ -100,5 +106,11 @@ async def look_at_column_rules(
     found = await look_at_columns(connection, published.keys(), rules, keys)
     return RulesFound(
         found.refused if config.tables.on_error == "stop" else (),
-        tuple([ColumnRuleUnmatched(rule=str(rule)) for rule in found.unmatched]),
+        (
+            *[ColumnRuleUnmatched(rule=str(rule)) for rule in found.unmatched],
+            *[
+                ColumnRuleInherited(rule=str(rule), table=child, parent=parent)
+                for rule, child, parent in found.inherited
+            ],
+        ),
     )

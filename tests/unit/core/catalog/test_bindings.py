@@ -382,3 +382,34 @@ def test_a_list_of_columns_follows_its_table():
 def test_bindings_that_cannot_be_read_are_refused(text: str):
     with pytest.raises(ValueError, match="not the bindings of columns"):
         Bindings().load(text, ())
+
+
+def with_generated(*reads: int) -> TableDescription:
+    now = table({1: "id", 2: "ssn", 3: "shown"}, seen=100, at=50)
+    return replace(now, columns=(*now.columns[:2], replace(now.columns[2], generated=True, reads=reads)))
+
+
+def test_a_column_that_is_generated_from_a_protected_one_withholds_the_table() -> None:
+    message = relation("id", "ssn", "shown")
+    with pytest.raises(WithheldError, match=r"public\.t\.shown is generated from column ssn") as caught:
+        Protections([rule("public.t.ssn")]).in_force(message, with_generated(1, 2))
+    assert "columns.include" in caught.value.hint
+    # The protected column itself is perhaps not published.
+    with pytest.raises(WithheldError):
+        Protections([rule("public.t.ssn")]).in_force(relation("id", "shown"), with_generated(2))
+
+
+@pytest.mark.parametrize(
+    ("rules", "reads", "found"),
+    [
+        ([rule("public.t.ssn")], (1,), ["", HASH, ""]),
+        ([rule("public.t.ssn"), rule("public.t.shown", MASK)], (2,), ["", HASH, MASK]),
+        ([rule("public.t.ssn"), rule("public.t.*", INCLUDE)], (2,), ["", HASH, ""]),
+        ([rule("public.t.ssn"), rule("public.t.id", INCLUDE)], (2,), ["", EXCLUDE, EXCLUDE]),
+    ],
+    ids=["of an open column", "with a rule of its own", "allowed by columns.include", "left out"],
+)
+def test_a_generated_column_is_delivered_if_the_operator_decided_about_it(
+    rules: list[ColumnRule], reads: tuple[int, ...], found: list[str]
+) -> None:
+    assert actions(Protections(rules), relation("id", "ssn", "shown"), with_generated(*reads)) == found
