@@ -404,20 +404,18 @@ class Course:
             merges: what two transforms say of one pattern becomes one rule.
         """
         taken = self.claims.setdefault(key, {})
+        meant = {each: frozenset(Reach((each,)).tables(self.known)) for each in (*patterns, *taken)}
         for pattern in patterns:
             for other, holder in taken.items():
-                if self._overlap(pattern, other) and not (merges and pattern == other):
+                if merges and pattern == other:
+                    continue
+                overlap = meant[pattern] & meant[other]
+                if overlap or (self.known is None and _may_overlap(pattern, other)):
                     raise RefusedError(
                         f"A table can have one rule in {key}, and transform {holder} already gave it one. Write one "
                         f"rule for both by hand, and accept this option."
                     )
         taken |= dict.fromkeys(patterns, alias)
-
-    def _overlap(self, one: str, other: str) -> bool:
-        if self.known is not None:
-            return bool(set(Reach((one,)).tables(self.known)) & set(Reach((other,)).tables(self.known)))
-        first, second = parse_pattern(one), parse_pattern(other)
-        return one == other or not (first.is_literal and second.is_literal)
 
     def refuse_missing(self, columns: tuple[str, ...], reach: Reach) -> None:
         """RefusedError: a table that is meant has not all of the columns."""
@@ -431,3 +429,8 @@ class Course:
     def in_keys(self, column: str, reach: Reach) -> list[KnownTable]:
         """The tables that are meant in which the column is a part of the key."""
         return [each for each in reach.tables(self.known) if column in each.key]
+
+
+def _may_overlap(one: str, other: str) -> bool:
+    """Return False only if no table matches both patterns, whatever tables the database has."""
+    return one == other or not (parse_pattern(one).is_literal and parse_pattern(other).is_literal)

@@ -136,11 +136,12 @@ def test_a_bare_constructor_makes_another_error_of_an_interrupt():
 
 def test_no_other_module_constructs_a_client():
     for path in sorted((ROOT / "cdcd").rglob("*.py")):
-        if path.name == "client.py":
+        text = path.read_text()
+        if path.name == "client.py" or "confluent_kafka" not in text:
             continue
         called = {
             node.func.id
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in ast.walk(ast.parse(text))
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
         assert not called & {"Consumer", "Producer", "AdminClient"}, path
