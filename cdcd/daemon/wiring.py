@@ -184,6 +184,8 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         routes=config.routes.settings,
         tables=config.tables.selection,
     )
+    # The descriptions of thousands of tables take megabytes, and the engine drops them when the snapshot is read.
+    wiring = replace(wiring, ready=replace(ready, exported=None))
     directory = _spool_directory(config)
     spool = Spool(
         directory,

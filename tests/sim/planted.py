@@ -368,6 +368,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         ),
         "pages_of_former_file_kept": _in_incremental(snapshots.KeepsPagesOfTheFormerFile, focus=REWRITTEN),
         "table_told_before_delivery": _in_incremental(snapshots.TellsBeforeDelivery),
+        "read_table_forgotten_before_delivery": _in_incremental(
+            snapshots.ForgetsTablesWhoseRowsWait, focus=SLOW_TOPICS
+        ),
         "pages_counted_before_delivery": _in_incremental(snapshots.CountsBeforeDelivery),
         "task_known_by_name": _in_incremental(snapshots.MergesByName),
         "rows_sent_before_their_topic": _in_engine(SLOW_TOPICS, queue=snapshots.SendsBeforeTheTopic),

@@ -86,6 +86,13 @@ class TellsBeforeDelivery(SnapshotTasks):
         return has_ended
 
 
+class ForgetsTablesWhoseRowsWait(SnapshotTasks):
+    """The description of a table is forgotten although rows of it wait for Kafka."""
+
+    def report_delivered(self, progress: Progress | None, now: float) -> set[int]:
+        return super().report_delivered(progress, now) | {ended.oid for ended in self._untold}
+
+
 class OwesFromThePlanOn(WatchedTables):
     """A change that was streamed before the table was planned owes nothing, though the plan's snapshot lacks it."""
 

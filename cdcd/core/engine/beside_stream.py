@@ -5,7 +5,7 @@ two transactions (`incremental.py`). Both write their progress down in the same 
 with the same `SnapshotRows`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from cdcd.core.catalog.patterns import matcher
@@ -85,6 +85,15 @@ class BesideStream:
     def _owns(self, oid: int, name: str) -> bool:
         """Return whether the table has the name where the stream is."""
         return not self.tables.is_new(oid, name)
+
+    def forget_read(self, oids: Collection[int]) -> None:
+        """Forget the descriptions of tables whose rows Kafka holds, because thousands of them take tens of megabytes.
+
+        A table that is read again is looked up again. A description stays if a record is still made by it.
+        """
+        done = {oid for oid in oids if not self.tables.owes_end(oid) and not self.labels.describes(oid)}
+        if done:
+            self.rendering.forget(done)
 
     def before_stream(
         self, found: ExportedTables, refuse: Callable[[int, str, CdcdError], None]

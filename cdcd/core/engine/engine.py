@@ -260,7 +260,8 @@ class Engine:
         self._timed.sent(batch)
         self._ingest.note_delivery()
         if batch.closes:
-            self.incremental.tasks.report_delivered(self.checkpoint.snapshot, now)
+            read = self.incremental.tasks.report_delivered(self.checkpoint.snapshot, now)
+            self._parts.beside.forget_read(read)
             self._ending.note_position(batch.position.end_lsn, now)
             if self.fates.is_reading:
                 self.fates.note_rows([task.oid for task in self.incremental.progress.tasks])

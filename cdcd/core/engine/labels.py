@@ -65,6 +65,10 @@ class Labels:
         self._out -= 1
         self._ready.append(oid)
 
+    def describes(self, oid: int) -> bool:
+        """Return whether the new description of this table is still to be sent."""
+        return oid in self._ready
+
     def gone(self) -> None:
         """The table that was looked at is published no more."""
         self._out -= 1

@@ -1,6 +1,6 @@
 """Turns rows of tables into records between two transactions of the stream, for reading tables."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
@@ -117,6 +117,12 @@ class SnapshotRows:
             for each in self.encoder.tables.topics_of(relation.oid):
                 self._topics.keep_keyless(each)
         return topic
+
+    def forget(self, oids: Collection[int]) -> None:
+        """Forget the descriptions of these tables. `define` gives each of them a description again."""
+        for oid in oids:
+            self.encoder.forget(oid)
+        self._oids = {topic: oid for topic, oid in self._oids.items() if oid not in oids}
 
     @property
     def has_room(self) -> bool:

@@ -67,12 +67,14 @@ class _Ended:
 
     Attributes:
         number: value of `Progress.ended` after this table ended.
+        oid: of the table; 0 if it was never found.
         table, rows: its name and number of rows; "" if the table failed or is gone, which was reported at once.
         began: when its reading began, in monotonic seconds.
         finished: number of rows of all snapshots if this was the last table; None if other tables were left.
     """
 
     number: int
+    oid: int
     table: str = ""
     rows: int = 0
     began: float = 0.0
@@ -209,7 +211,7 @@ class SnapshotTasks:
             return False
         self.replace(self.progress.end(task, error, code=code, unix_s=self.unix_s))
         pace = self._paces.pop(task.number, None)
-        ended = _Ended(self.progress.ended)
+        ended = _Ended(self.progress.ended, current.oid)
         if error:
             self._observe(
                 SnapshotTableFailed(table=current.name, error=cut_short(error, ERROR_MAX), hint=hint)
@@ -226,7 +228,7 @@ class SnapshotTasks:
             self.replace(self.progress.end_gone(task))
             self._paces.pop(task.number, None)
             self._observe(SnapshotTableGone(table=task.name, oid=task.oid))
-            self._note_end(_Ended(self.progress.ended))
+            self._note_end(_Ended(self.progress.ended, task.oid))
 
     def _note_end(self, ended: _Ended) -> None:
         if self.progress.is_done and self._busy:
@@ -234,15 +236,25 @@ class SnapshotTasks:
             ended.finished = self.progress.event_no
         self._untold.append(ended)
 
-    def report_delivered(self, progress: Progress | None, now: float) -> None:
-        """Kafka holds a checkpoint with this progress: report the tables whose last rows are delivered with it."""
+    def report_delivered(self, progress: Progress | None, now: float) -> set[int]:
+        """Kafka holds a checkpoint with this progress: report the tables whose last rows are delivered with it.
+
+        Returns:
+            The oids of these tables, without tables that are read once more or have further rows that wait for Kafka.
+        """
+        read: set[int] = set()
         while self._untold and progress is not None and self._untold[0].number <= progress.ended:
             ended = self._untold.popleft()
+            read.add(ended.oid)
             if ended.table:
                 seconds = round(now - ended.began, 3)
                 self._observe(SnapshotTableFinished(table=ended.table, rows=ended.rows, seconds=seconds))
             if ended.finished is not None:
                 self._observe(SnapshotFinished(rows=ended.finished))
+        if read:
+            read.difference_update([task.oid for task in self.progress.tasks])
+            read.difference_update([ended.oid for ended in self._untold])
+        return read
 
 
 def _progressed(task: TableTask, pace: _Pace, now: float) -> SnapshotProgressed:

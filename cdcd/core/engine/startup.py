@@ -156,8 +156,9 @@ class Start:
         """
         for step in self._rules.steps or STEPS:
             yield from step(self)
-        assert self._ready is not None
-        return self._ready
+        ready, self._ready = self._ready, None
+        assert ready is not None
+        return ready
 
     # The steps.
 
@@ -427,10 +428,11 @@ class Start:
             self._first.checkpoint = "asked"
             yield WriteCheckpoint(Batch(position, position, snapshot=snapshot), start)
             self._first.checkpoint = "written"
+        exported, self._exported = self._exported, None
         self._ready = Ready(
             start,
             self._published,
-            self._exported,
+            exported,
             self._options,
             flushed=self._rules.first_flush(
                 self._former.flushed, start, slot.confirmed, two_phase=self._two_phase

@@ -114,6 +114,10 @@ class PublishedTables:
             self._end_rows_of([oid])
         return True
 
+    def owes_end(self, oid: int) -> bool:
+        """Return whether a record that ends the former rows of the table's topic may follow."""
+        return oid in self._due or oid in self._incremental.progress.outdated
+
     def _end_rows_of(self, oids: Collection[int]) -> None:
         """A truncate record ends the former rows of these tables before they are read."""
         if self._ends_rows and oids:

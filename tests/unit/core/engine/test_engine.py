@@ -183,8 +183,8 @@ class Daemon:
                 BUILTIN_TYPES,
             ),
         )
-        rows = routed(record_stream(encoding, False, self.facts), routes, encoding, self.facts)
-        self.engine = Engine(begins, self.assembler, encoder, rows, self.facts, self.now)
+        self.rows = routed(record_stream(encoding, False, self.facts), routes, encoding, self.facts)
+        self.engine = Engine(begins, self.assembler, encoder, self.rows, self.facts, self.now)
         self.shipped: list[Ship] = []
         self.told: list[StatusUpdate] = []
         self.asked: list[Any] = []
@@ -1064,6 +1064,44 @@ def test_rows_of_an_initial_snapshot_wait_for_their_topics_and_the_stream_begins
     daemon.engine.topics_ready(topics.topics[1:], daemon.now)
     daemon.idle()
     assert [topic for topic, _, _ in daemon.records] == list(topics.topics)
+
+
+def test_the_description_of_a_table_that_is_read_is_kept_until_kafka_holds_its_rows(tmp_path: Path):
+    one = table(OID, pages=1)
+    daemon = Daemon(tmp_path, initial_of(one), exported=[one])
+    topics = daemon.until(EnsureTopics)
+    daemon.until(BeginStream)
+    daemon.engine.stream_begun(daemon.now)
+    daemon.idle()
+    # While the rows wait for the topic, their table is found by the topic.
+    assert daemon.rows.tables.knows(OID)
+    daemon.engine.topics_ready(topics.topics, daemon.now)
+    daemon.idle()
+    assert not daemon.rows.tables.knows(OID)
+    assert daemon.engine.incremental.progress.is_done
+    # WHEN the table is read again THEN it is described again
+    daemon.tables = {0: one, OID: one}
+    daemon.take(requested(Signal("start", (NAME,), request="me"), 200))
+    daemon.idle()
+    assert [value["op"] for _, _, value in daemon.records] == ["r", "r"]
+    assert not daemon.rows.tables.knows(OID)
+
+
+def test_a_table_whose_rows_were_read_is_set_aside_by_its_name_if_kafka_refuses_its_next_change(
+    tmp_path: Path,
+):
+    one = table(OID, pages=1)
+    daemon = Daemon(tmp_path, initial_of(one), exported=[one], sets_aside=True)
+    daemon.until(BeginStream)
+    daemon.engine.stream_begun(daemon.now)
+    daemon.idle()
+    assert not daemon.rows.tables.knows(OID)
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    ship = daemon.until(Ship)
+    daemon.engine.refused(ship.batch, {TOPIC: SinkError("no right")}, daemon.now)
+    daemon.idle()
+    (fact,) = daemon.facts.of(TableSetAside)
+    assert fact.table == NAME
 
 
 def test_rows_whose_topic_is_refused_are_removed_while_they_wait(tmp_path: Path):

@@ -36,14 +36,31 @@ def test_its_rows_have_their_place_when_the_stream_is_past_what_their_snapshot_s
     assert daemon.is_done()
     assert daemon.progress.outcomes[0].rows == 2
     # They are reported when Kafka holds the rows.
-    daemon.incremental.tasks.report_delivered(before, 5.0)
+    assert daemon.incremental.tasks.report_delivered(before, 5.0) == set()
     assert daemon.facts.of(SnapshotTableFinished) == daemon.facts.of(SnapshotFinished) == []
-    daemon.incremental.tasks.report_delivered(daemon.progress, 7.0)
+    assert daemon.incremental.tasks.report_delivered(daemon.progress, 7.0) == {1}
     assert daemon.facts.of(SnapshotTableFinished) == [SnapshotTableFinished(table=T, rows=2, seconds=7.0)]
     assert daemon.facts.of(SnapshotFinished) == [SnapshotFinished(rows=2)]
     daemon.incremental.tasks.report_delivered(daemon.progress, 8.0)
     assert len(daemon.facts.of(SnapshotFinished)) == 1
     assert not daemon.incremental.watched.watches
+
+
+def test_a_table_that_is_read_once_more_still_needs_its_description():
+    daemon = reading()
+    daemon.answer(rows(1, 2, after=500))
+    daemon.between(500)
+    tasks = daemon.incremental.tasks
+    first = daemon.progress
+    tasks.add([TableTask(T, 1, request="again")])
+    assert tasks.report_delivered(first, 7.0) == set()
+    tasks.end(tasks.progress.tasks[0])
+    second = tasks.progress
+    tasks.add([TableTask(T, 1, request="and again")])
+    tasks.end(tasks.progress.tasks[0])
+    # Rows of the third reading may wait for Kafka.
+    assert tasks.report_delivered(second, 8.0) == set()
+    assert tasks.report_delivered(tasks.progress, 9.0) == {1}
 
 
 def test_rows_are_numbered_on():

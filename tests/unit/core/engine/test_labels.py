@@ -28,7 +28,9 @@ def test_each_table_is_looked_at_one_after_the_other_and_the_last_one_counts():
     assert labels.next_table() == 1
     assert labels.next_table() == 0
     labels.described(1)
+    assert labels.describes(1)
     assert labels.take() == [1]
+    assert not labels.describes(1)
     assert labels.next_table() == 2
     labels.gone()
     assert labels.next_table() == 3

@@ -584,6 +584,7 @@ def test_former_rows_end_before_the_first_event_of_a_table_and_only_once():
     # The table is read anyhow, and nothing took its name.
     assert (daemon.to_read, daemon.facts.all) == ([], [])
     assert daemon.restarted(BEFORE).tables.outdated() == [2]
+    assert [daemon.tables.owes_end(oid) for oid in (1, 2)] == [False, True]
 
 
 def test_or_before_its_rows_are_read_whichever_comes_first():
