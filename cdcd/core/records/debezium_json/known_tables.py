@@ -23,8 +23,9 @@ from cdcd.core.errors import ConfigError
 from cdcd.core.facts import unheard
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.cloud_events import CLOUDEVENTS
+from cdcd.core.records.debezium_json.row_layout import DescribedTable, Layouts
 from cdcd.core.records.debezium_json.source_block import OPS
-from cdcd.core.records.debezium_json.table_fragments import DescribedTable, TableFragments, Tally
+from cdcd.core.records.debezium_json.table_fragments import TableFragments, Tally
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings, Record, owner_headers
 from cdcd.core.records.schemas import TableForm, require_writable, table_form
@@ -48,6 +49,7 @@ class KnownTables:
         self, settings: EncoderSettings, binary: bool = False, computed: ComputedFields | None = None
     ) -> None:
         self._settings = settings
+        self._layouts = Layouts(settings)
         self._computed = computed or ComputedFields((), settings.protections, unheard)
         self._plain: dict[int, Relation] = {}
         """By oid: relations as the server describes them, without computed fields."""
@@ -178,7 +180,7 @@ class KnownTables:
                 return None
             announcement = (self._settings.schemas_topic, *form.record(), self._owner)
         rows: RowForm = (
-            replace(relation, xid=None),
+            relation if relation.xid is None else replace(relation, xid=None),
             key_columns(relation, table),
             types_of(relation, types),
             tuple(rules),
@@ -192,7 +194,7 @@ class KnownTables:
                 fields,
                 self._named(relation),
             ),
-            self._settings,
+            self._layouts,
             topic=topic,
             tally=tally,
             schema_id=schema_id,

@@ -10,17 +10,10 @@ because adding quotes to each value would copy it twice.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from cdcd.core.catalog.field_names import Fields, Pairs
-from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
-from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_columns
-from cdcd.core.catalog.wiretext import wire
 from cdcd.core.errors import ConfigError, SourceError
-from cdcd.core.protocol.messages import Relation
-from cdcd.core.records.debezium_json.changes import ColumnPlace, Plan, put_whole
+from cdcd.core.records.debezium_json.changes import put_whole
 from cdcd.core.records.debezium_json.connect_schema import (
     CLOSING,
     WITH_SCHEMA,
@@ -30,16 +23,11 @@ from cdcd.core.records.debezium_json.connect_schema import (
     schema_of_key,
 )
 from cdcd.core.records.debezium_json.converter import QUOTED
-from cdcd.core.records.debezium_json.converters import converter_for
-from cdcd.core.records.debezium_json.protected import protect
+from cdcd.core.records.debezium_json.row_layout import DescribedTable, Layouts, constant_field
 from cdcd.core.records.debezium_json.source_block import OPS, TableSource
-from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.transaction_metadata import CountedTableSource, TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings, Record
 from cdcd.core.records.schema_names import adjusted
-
-ROW_AT: Final = 2
-"""Index of the first column's fragment."""
 
 TEXT_KEYS: Final = "text"
 """Value of `format.key`: a bare key is the text of its value, without quotes, and any other key is JSON."""
@@ -57,26 +45,6 @@ class Tally:
 
     def __init__(self) -> None:
         self.counts = [0] * len(OPS)
-
-
-@dataclass(frozen=True, slots=True)
-class DescribedTable:
-    """What the server and the configuration say of a relation.
-
-    Attributes:
-        relation, table: the description in the stream, and that in the catalog.
-        types: types of columns that are not built in, by oid.
-        rules: for each column the rule that protects it, or None; () if no column has a rule.
-        fields: names of fields and constant fields that are chosen; None if no field has another name than its column.
-        named: beginning of the names of schemas; "": the topic's name.
-    """
-
-    relation: Relation
-    table: TableDescription
-    types: Mapping[int, TypeDescription]
-    rules: Sequence[ColumnRule | None] = ()
-    fields: Fields | None = None
-    named: str = ""
 
 
 class TableFragments:
@@ -148,7 +116,7 @@ class TableFragments:
     def __init__(
         self,
         described: DescribedTable,
-        settings: EncoderSettings,
+        layouts: Layouts,
         *,
         topic: str,
         tally: Tally,
@@ -157,10 +125,10 @@ class TableFragments:
         metadata: TransactionMetadata | None = None,
     ) -> None:
         self.described = described
-        relation, types, fields = described.relation, described.types, described.fields
-        modes, self.relation = settings.modes, relation
+        relation, fields, settings = described.relation, described.fields, layouts.settings
+        self.relation = relation
         self.shown = relation if fields is None else fields.renamed(relation)
-        self.constants: Pairs = () if fields is None else fields.constants
+        self.constants = described.constants
         self.topic = topic
         self.named = described.named or topic
         self.tally = tally
@@ -168,54 +136,20 @@ class TableFragments:
         self.announcement: Record | None = None
         self.transaction, self.is_new = -1, True
         self.form = form
-        columns = relation.columns
-        self.width = len(columns)
-        rules = described.rules or [None] * self.width
-        self.converters = [
-            protect(converter_for(column.type_oid, column.type_modifier, types, modes), rule)
-            for column, rule in zip(columns, rules, strict=True)
-        ]
-        self.protected = [rule is not None for rule in rules]
-        self.visible = [rule is None or rule.action != EXCLUDE for rule in rules]
-        self.placeholders = [
-            converter.unchanged(settings.unavailable).encode("latin-1") for converter in self.converters
-        ]
-        self.modes = [converter.mode for converter in self.converters]
-        self.names = [quote(wire(column.name)).encode("latin-1") for column in self.shown.columns]
-        constants = b",".join([_pair(b"", name, text) for name, text in self.constants])
-        self.empty_row = b"{" + constants
-        self.row_start = self.empty_row + b"," if constants else self.empty_row
-        self.identity = [column.is_key for column in columns]
-        self.plan: Plan = []
-        self.places: list[ColumnPlace] = []
-        row: list[bytes] = []
-        start = self.row_start
-        for column, name in enumerate(self.names):
-            shown = self.visible[column]
-            row.append(start + name + b":" if shown else b"")
-            start = b"," if shown else start
-            self.places.append(ColumnPlace(row[-1], self.converters[column], b"null" if shown else b""))
-            mode = self.converters[column].mode
-            self.plan.append((_make_place(row, mode), mode, column))
-        if not row:
-            row.append(b"")
-        if not any(self.visible):
-            row[0] = self.empty_row
-            if self.places:
-                self.places[0].fragment = self.empty_row
-        self.hidden_slots = [
-            slot for (slot, _, _), shown in zip(self.plan, self.visible, strict=True) if not shown
-        ]
-        self.index = {place[0]: index for index, place in enumerate(self.plan)}
-        fragments = [b'{"before":', b"null", b',"after":' + row[0], *row[1:]]
-        self.event_template = [*fragments, b"}"]
-        self.old_template = [b"", b"", *row, b"}"]
-        position = {column.name: index for index, column in enumerate(columns)}
-        keys = [position[name] for name in key_columns(relation, described.table)]
-        self.key_columns = keys
-        self.key_places = [self.places[index] for index in keys]
-        self.key_slots = [self.plan[index][0] for index in keys]
-        self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
+        self.width = len(relation.columns)
+        layout = layouts.layout(described)
+        self.converters, self.modes, self.placeholders = layout.converters, layout.modes, layout.placeholders
+        self.protected, self.visible, self.hidden_slots = (
+            layout.protected,
+            layout.visible,
+            layout.hidden_slots,
+        )
+        self.names, self.identity = layout.names, layout.identity
+        self.row_start, self.empty_row = layout.row_start, layout.empty_row
+        self.plan, self.places, self.index = layout.plan, layout.places, layout.index
+        self.event_template, self.old_template = layout.event_template, layout.old_template
+        self.key_columns, self.key_places = layout.key_columns, layout.key_places
+        self.key_slots, self.key_quoted = layout.key_slots, layout.key_quoted
         head = (
             opening(self.envelope(settings))
             if settings.value_format == WITH_SCHEMA and settings.flattening is None
@@ -270,7 +204,7 @@ class TableFragments:
                     "a constant of key.forms.",
                     hint="Give the constant another name in key.forms, or leave it out.",
                 )
-        return b"".join([_pair(b",", name, text) for name, text in constants])
+        return b"".join([b"," + constant_field(name, text) for name, text in constants])
 
     def key_schema(self, settings: EncoderSettings, topic: str = "") -> Schema:
         """Return the Connect schema of the keys of the table, which has a key.
@@ -368,17 +302,3 @@ class TableFragments:
                 values[slot] = self.placeholders[index]
             missing.append(self.names[index])
         return missing
-
-
-def _pair(before: bytes, name: str, text: str) -> bytes:
-    """Return a field with a constant text, in JSON."""
-    return before + f"{quote(wire(name))}:{quote(wire(text))}".encode("latin-1")
-
-
-def _make_place(row: list[bytes], mode: int) -> int:
-    """Make room for a column's value at the end of `row`, and return its slot."""
-    if mode in QUOTED:
-        row.extend([_QUOTE, b"", _QUOTE])
-        return ROW_AT + len(row) - 2
-    row.append(b"")
-    return ROW_AT + len(row) - 1

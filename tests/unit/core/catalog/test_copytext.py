@@ -8,8 +8,9 @@ from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ProtocolError
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.debezium_json.converter import QUOTED
+from cdcd.core.records.debezium_json.row_layout import DescribedTable, Layouts
 from cdcd.core.records.debezium_json.snapshot_rows import convert_rows, explain_row
-from cdcd.core.records.debezium_json.table_fragments import DescribedTable, TableFragments, Tally
+from cdcd.core.records.debezium_json.table_fragments import TableFragments, Tally
 from cdcd.core.records.encoder import EncoderSettings
 
 COLUMNS = (("id", 23), ("note", 25), ("price", 1700), ("ratio", 701), ("flag", 16), ("at", 1114))
@@ -19,7 +20,7 @@ def table(*columns: tuple[str, int]) -> TableFragments:
     relation = Relation(None, 1, "public", "t", "d", tuple(Column(0, name, oid, -1) for name, oid in columns))
     return TableFragments(
         DescribedTable(relation, TableDescription(), BUILTIN_TYPES),
-        EncoderSettings("1", "p", "d", unavailable="?"),
+        Layouts(EncoderSettings("1", "p", "d", unavailable="?")),
         topic="p.t",
         tally=Tally(),
     )

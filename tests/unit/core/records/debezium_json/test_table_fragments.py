@@ -2,7 +2,8 @@ from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.debezium_json.changes import put_whole
 from cdcd.core.records.debezium_json.converter import QUOTED
-from cdcd.core.records.debezium_json.table_fragments import DescribedTable, TableFragments, Tally
+from cdcd.core.records.debezium_json.row_layout import DescribedTable, Layouts
+from cdcd.core.records.debezium_json.table_fragments import TableFragments, Tally
 from cdcd.core.records.encoder import EncoderSettings
 
 COLUMNS = (Column(1, "id", 23, -1), Column(0, "name", 25, -1), Column(0, "note", 25, -1))
@@ -12,7 +13,7 @@ def fragments(*columns: Column, identity: str = "d") -> TableFragments:
     relation = Relation(None, 1, "s", "t", identity, columns)
     return TableFragments(
         DescribedTable(relation, TableDescription(), {}),
-        EncoderSettings("1", "p", "d", unavailable="n/a"),
+        Layouts(EncoderSettings("1", "p", "d", unavailable="n/a")),
         topic="p.s.t",
         tally=Tally(),
     )
