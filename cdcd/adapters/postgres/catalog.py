@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from operator import itemgetter
+from sys import intern
 from typing import Any, Final
 
 from cdcd.adapters.postgres.answers import translated
@@ -255,7 +256,7 @@ async def describe(
             *_, is_partitioned, last_id, rewritten, columns_listed, seen = listed[0]
             found[oid] = replace(
                 found[oid],
-                columns=tuple([replace(CatalogColumn(*row[1:-6]), reads=tuple(row[-6])) for row in listed]),
+                columns=tuple([_column(row) for row in listed]),
                 is_partitioned=is_partitioned,
                 last_id=last_id,
                 rewritten=rewritten,
@@ -277,6 +278,12 @@ async def _kin(connection: Connection, oids: Collection[int]) -> dict[int, list[
         columns = tuple(zip(numbers, names, strict=True))
         found.setdefault(root, []).append(Kin(oid, schema, name, columns, is_part))
     return found
+
+
+def _column(row: Any) -> CatalogColumn:
+    """Return the column of a row of `_COLUMNS`. Thousands of tables have the same names and types of columns."""
+    _, name, number, type_name, *others, reads = row[:-5]
+    return CatalogColumn(intern(name), number, intern(type_name), *others, reads=tuple(reads))
 
 
 async def _look_into_partitions(connection: Connection, found: dict[int, TableDescription]) -> None:

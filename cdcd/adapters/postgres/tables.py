@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from sys import intern
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -324,7 +325,7 @@ def _relation(table: Any, columns: list[Any]) -> Relation:
     """Return the relation as pgoutput describes it."""
     oid, schema, name, identity, *_ = table
     published = tuple(
-        Column(COLUMN_IS_KEY if is_key else 0, column, type_oid, modifier)
+        Column(COLUMN_IS_KEY if is_key else 0, intern(column), type_oid, modifier)
         for _, _, column, type_oid, modifier, _, is_key in columns
     )
     return Relation(

@@ -82,8 +82,8 @@ class RowLayout:
 
     def __init__(self, described: DescribedTable, settings: EncoderSettings) -> None:
         relation, types, fields = described.relation, described.types, described.fields
-        shown = relation if fields is None else fields.renamed(relation)
-        pairs, columns, modes = described.constants, relation.columns, settings.modes
+        renamed = relation if fields is None else fields.renamed(relation)
+        columns, modes = relation.columns, settings.modes
         rules = described.rules or [None] * len(columns)
         self.converters = [
             protect(converter_for(column.type_oid, column.type_modifier, types, modes), rule)
@@ -95,8 +95,8 @@ class RowLayout:
             converter.unchanged(settings.unavailable).encode("latin-1") for converter in self.converters
         ]
         self.modes = [converter.mode for converter in self.converters]
-        self.names = [quote(wire(column.name)).encode("latin-1") for column in shown.columns]
-        constants = b",".join([constant_field(name, text) for name, text in pairs])
+        self.names = [quote(wire(column.name)).encode("latin-1") for column in renamed.columns]
+        constants = b",".join([constant_field(name, text) for name, text in described.constants])
         self.empty_row = b"{" + constants
         self.row_start = self.empty_row + b"," if constants else self.empty_row
         self.identity = [column.is_key for column in columns]
