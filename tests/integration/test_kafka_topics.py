@@ -1,5 +1,6 @@
 """Topics of a real broker: created, checked, refused."""
 
+import gc
 import logging
 import re
 import time
@@ -83,6 +84,21 @@ def test_many_topics_are_made_by_few_requests(broker: KafkaBroker, unique: str, 
     assert again < 10
     existing = Admin(properties(broker)).names()
     assert len([name for name in existing if name.startswith(f"{unique}.") and ".t" in name]) == len(names)
+
+
+def test_topics_that_are_missing_leave_nothing_to_the_garbage_collector(broker: KafkaBroker, unique: str):
+    admin = Admin(properties(broker))
+    names = [f"{unique}.missing{number}" for number in range(200)]
+    gc.collect()
+    gc.disable()
+    try:
+        assert set(admin.topics(names).values()) == {None}
+        assert admin.with_logs(dict.fromkeys(names, 1)) == set()
+        unreachable = gc.collect()
+    finally:
+        gc.enable()
+    # A future and its error that refer to each other would be several objects for each topic.
+    assert unreachable < len(names)
 
 
 def test_a_topic_is_there_when_the_leader_of_each_partition_has_its_log(broker: KafkaBroker, unique: str):
