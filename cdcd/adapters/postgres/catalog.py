@@ -282,8 +282,8 @@ async def _kin(connection: Connection, oids: Collection[int]) -> dict[int, list[
 
 def _column(row: Any) -> CatalogColumn:
     """Return the column of a row of `_COLUMNS`. Thousands of tables have the same names and types of columns."""
-    _, name, number, type_name, *others, reads = row[:-5]
-    return CatalogColumn(intern(name), number, intern(type_name), *others, reads=tuple(reads))
+    name, number, type_name, *others, reads = row[1:-5]
+    return replace(CatalogColumn(intern(name), number, intern(type_name), *others), reads=tuple(reads))
 
 
 async def _look_into_partitions(connection: Connection, found: dict[int, TableDescription]) -> None:
