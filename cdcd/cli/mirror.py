@@ -120,7 +120,12 @@ def command(
     check_sources(config, pipeline, consistent=consistent)
     check_modes(config, consistent=consistent, commands=replay or bool(relayout), tables=bool(tables))
     check_pyspark()
+    from cdcd.adapters.credentials.weaknesses import mirror_weaknesses  # noqa: PLC0415  as above
+    from cdcd.mirror.watching.progress import MirrorSecretWeak  # noqa: PLC0415
+
     say = log_to(config.log)
+    for each in mirror_weaknesses(config):
+        say(MirrorSecretWeak(each.key, each.found, each.fix))
     try:
         if config.change_log != "none":
             _append_log(

@@ -7,15 +7,17 @@ does not start. No text of this module contains a secret.
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from cdcd.config.keys import KeyPath, dotted, secrets_of, values_of
+from cdcd.config.mirror import MirrorConfig
 from cdcd.config.models import Config
 from cdcd.config.sections.columns import encryption_key_bytes
+from cdcd.config.types import Section
 from cdcd.core.errors import ConfigError
 
 DISTINCT_CHARACTERS_MIN: Final = 6
@@ -75,6 +77,16 @@ def weaknesses(config: Config) -> list[Weakness]:
     return [*found, *_weak_keys(config)]
 
 
+def mirror_weaknesses(config: MirrorConfig) -> list[Weakness]:
+    """Return all weaknesses of the secrets and of the files with secrets of a mirror."""
+    files = [*_secret_files(config), *_property_files(config.kafka.properties_files)]
+    found = [weakness for key, file in files if (weakness := _of_file(key, file)) is not None]
+    token = config.http.read_token
+    if token is not None and (why := weak_token(token.get_secret_value())):
+        found.append(_weak("http.read_token", why, "openssl rand -hex 32"))
+    return found
+
+
 def refuse_weaknesses(config: Config) -> None:
     """Raise ConfigError that names every weakness, if `security.strict` is set."""
     if not config.security.strict or not (found := weaknesses(config)):
@@ -87,24 +99,30 @@ def refuse_weaknesses(config: Config) -> None:
 
 
 def _files(config: Config) -> Iterator[tuple[str, Path]]:
-    """Yield the configuration key and path of every file that contains a secret.
+    """Yield the configuration key and path of every file that contains a secret."""
+    if config.file_with_secrets is not None:
+        yield "configuration", config.file_with_secrets
+    yield from _secret_files(config)
+    yield from _property_files(config.kafka.properties_files)
+    for name in _KEY_LOCATIONS:
+        location = config.kafka.properties.get(name)
+        if isinstance(location, str) and location:
+            yield f"kafka.properties.{name}", Path(location)
+
+
+def _secret_files(section: Section) -> Iterator[tuple[str, Path]]:
+    """Yield the key and path of every file that a key names.
 
     Each key that ends with `_file` counts, except those of certificates, so that a new one is not forgotten.
     """
-    if config.file_with_secrets is not None:
-        yield "configuration", config.file_with_secrets
-    for path, value in values_of(config):
+    for path, value in values_of(section):
         name = str(path[-1])
         if isinstance(value, Path) and name.endswith("_file") and name not in _PUBLIC_FILES:
             yield dotted(path), value
-    kafka = config.kafka
-    yield from (
-        (f"kafka.properties_files.{name}", Path(file)) for name, file in kafka.properties_files.items()
-    )
-    for name in _KEY_LOCATIONS:
-        location = kafka.properties.get(name)
-        if isinstance(location, str) and location:
-            yield f"kafka.properties.{name}", Path(location)
+
+
+def _property_files(files: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+    yield from ((f"kafka.properties_files.{name}", Path(file)) for name, file in files.items())
 
 
 def _of_file(key: str, file: Path) -> Weakness | None:

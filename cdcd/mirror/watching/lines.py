@@ -12,6 +12,7 @@ from cdcd.mirror.watching.progress import (
     LoadWaiting,
     LogExpired,
     LogShortened,
+    MirrorSecretWeak,
     MirrorServing,
     MirrorStarted,
     Replayed,
@@ -42,6 +43,9 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C9
             yield f"{fact.name}: {fact.topics} tables, {mode}"
         case MirrorServing():
             yield f"http: {fact.address} has /metrics and /healthz"
+        case MirrorSecretWeak():
+            yield f"{fact.key}: {fact.found}"
+            yield f"  {fact.fix}"
         case BatchDone():
             yield from _batch(fact, now or datetime.now(UTC))
         case TableFailed():

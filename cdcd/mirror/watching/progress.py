@@ -20,6 +20,7 @@ __all__ = [
     "LoadWaiting",
     "LogExpired",
     "LogShortened",
+    "MirrorSecretWeak",
     "MirrorServing",
     "MirrorStarted",
     "Observer",
@@ -93,6 +94,17 @@ class MirrorServing(Fact):
 
     event: ClassVar[str] = "mirror.serving"
     address: str
+
+
+@fact
+class MirrorSecretWeak(Fact):
+    """The file of a secret is open to other users, or a token can be guessed. `fix` says what to do."""
+
+    event: ClassVar[str] = "mirror.secret"
+    level: ClassVar[Level] = "warning"
+    key: str
+    found: str
+    fix: str
 
 
 @fact

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.adapters.credentials.weaknesses import refuse_weaknesses, weak_token, weaknesses
+from cdcd.adapters.credentials.weaknesses import mirror_weaknesses, refuse_weaknesses, weak_token, weaknesses
 from cdcd.config.loading import Config, load_config, parse_config
+from cdcd.config.mirror import parse_mirror
 from cdcd.core.errors import ConfigError
 
 TOKEN = "9f3c1d7a40b8e625"
@@ -230,3 +231,27 @@ def test_a_configuration_with_a_secret_in_it_is_such_a_file_too(
     assert [each.key for each in weaknesses(config)] == (["configuration"] if weak else [])
     file.chmod(0o600)
     assert not weaknesses(load_config(file, {"DSN": "host=db password=x9", "TOKEN": TOKEN}))
+
+
+def test_the_files_and_the_token_of_a_mirror_are_examined_too(tmp_path: Path) -> None:
+    names = ("read_token", "jaas")
+    files = [tmp_path / name for name in names]
+    for file, text in zip(files, ("passwordpassword1", "user and password"), strict=True):
+        file.write_text(text)
+        file.chmod(0o644)
+    text = (
+        "name: shop\ntarget: {location: /lake}\n"
+        f"http: {{read_token_file: {files[0]}}}\n"
+        f"kafka: {{bootstrap_servers: 'b:1', properties_files: {{sasl.jaas.config: {files[1]}}}}}\n"
+    )
+    found = mirror_weaknesses(parse_mirror(text, {}))
+    assert [(each.key, each.of_file) for each in found] == [
+        ("http.read_token_file", True),
+        ("kafka.properties_files.sasl.jaas.config", True),
+        ("http.read_token", False),
+    ]
+    assert not any("passwordpassword1" in each.found + each.fix for each in found)
+    for file in files:
+        file.chmod(0o600)
+    files[0].write_text(TOKEN + KEY[:20])
+    assert mirror_weaknesses(parse_mirror(text, {})) == []
