@@ -291,8 +291,6 @@ _TABLE: Final = (
         "each rule without a wildcard.",
         (2,),
     ),
-    Code("columns.inherited", "PostgreSQL", "A rule of `columns` matches partitions or children by the name of their "
-    "parent only, so it does not know those that are detached before cdcd reads them."),
     Code("columns.unmatched", "PostgreSQL", "A rule of `columns` matches no column of a published table."),
     Code(
         "outbox.source",

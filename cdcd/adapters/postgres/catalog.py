@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from cdcd.adapters.postgres.answers import translated
 from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.kin import kin_of
 from cdcd.adapters.postgres.quoting import identifier
 from cdcd.core.catalog.logical import is_lasting
-from cdcd.core.catalog.relations import CatalogColumn, Kin, TableDescription, TypeDescription
+from cdcd.core.catalog.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Column, Relation
@@ -144,31 +145,6 @@ SELECT root::int8, a.attname::text, min(leaf.oid::regclass::text)
  ORDER BY root, a.attname
 """
 
-# The table itself, the tables that it inherits from, and the partitions of a partitioned table.
-_KIN: Final = """
-WITH RECURSIVE up(root, oid, depth) AS (
-    SELECT oid, oid, 0 FROM unnest(%s::oid[]) AS wanted(oid)
-     UNION
-    SELECT root, inhparent, depth + 1 FROM up JOIN pg_inherits ON inhrelid = up.oid
-), down(root, oid) AS (
-    SELECT up.root, up.oid FROM up JOIN pg_class c USING (oid) WHERE depth = 0 AND relkind = 'p'
-     UNION
-    SELECT root, inhrelid FROM down JOIN pg_inherits ON inhparent = down.oid
-), kin(root, oid, depth) AS (
-    SELECT root, oid, min(depth) FROM up GROUP BY root, oid
-     UNION ALL
-    SELECT root, oid, NULL FROM down WHERE root <> oid
-)
-SELECT root::int8, c.oid::int8, n.nspname::text, c.relname::text, depth IS NULL,
-       coalesce(array_agg(a.attnum::int ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{}'),
-       coalesce(array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{}')
-  FROM kin JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
-  LEFT JOIN pg_attribute a
-    ON kin.depth IS DISTINCT FROM 0 AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
- GROUP BY root, c.oid, n.nspname, c.relname, depth
- ORDER BY root, depth NULLS LAST, c.oid
-"""
-
 # Relations as pgoutput describes them: columns of the replica identity are flagged, with FULL all columns.
 # Columns that an index only includes are not part of its key.
 _RELATIONS: Final = """
@@ -265,18 +241,8 @@ async def describe(
             )
         await _look_into_partitions(connection, found)
         if with_kin:
-            for oid, kin in (await _kin(connection, relation_oids)).items():
+            for oid, kin in (await kin_of(connection, relation_oids)).items():
                 found[oid] = replace(found[oid], kin=tuple(kin))
-    return found
-
-
-async def _kin(connection: Connection, oids: Collection[int]) -> dict[int, list[Kin]]:
-    found: dict[int, list[Kin]] = {}
-    row: Any
-    for row in await (await connection.execute(_KIN.encode(), (list(oids),))).fetchall():
-        root, oid, schema, name, is_part, numbers, names = row
-        columns = tuple(zip(numbers, names, strict=True))
-        found.setdefault(root, []).append(Kin(oid, schema, name, columns, is_part))
     return found
 
 

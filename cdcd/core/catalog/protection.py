@@ -108,7 +108,7 @@ class _Family:
         changes: `Bindings.changes` when the rules had been bound; -1 if they are not bound yet. After a change of the
             bindings, the rules may hold for further columns.
         related: rules that may match a column of the table by the name of one of these tables.
-        parents: the tables that the table inherits from.
+        parents: the tables that the table inherits from, or may have inherited from.
     """
 
     kin: tuple[Kin, ...]
@@ -116,6 +116,23 @@ class _Family:
     changes: int
     related: list[ColumnRule]
     parents: list[Kin]
+
+
+def _with_former_parents(relation: Relation, table: TableDescription) -> TableDescription:
+    """Return the description without the former parents whose columns are others.
+
+    A partition has the columns of its parent, and a child has at least these. The parent may have got or lost columns
+    since.
+    """
+    if not any(kin.is_former for kin in table.kin):
+        return table
+    mine = {column.name for column in relation.columns}
+    kept: list[Kin] = [] if table.columns else [Kin(relation.oid, relation.schema, relation.name)]
+    for kin in table.kin:
+        theirs = {name for _, name in kin.columns}
+        if not kin.is_former or mine <= theirs or theirs <= mine:
+            kept.append(kin)
+    return replace(table, kin=tuple(kept))
 
 
 _NOT_INCLUDED: Final = ColumnRule(parse_column_pattern("*.*.*", "columns.include"), EXCLUDE, rest=True)
@@ -187,6 +204,7 @@ class Protections:
         """
         if not self._all:
             return [None] * len(relation.columns)
+        table = _with_former_parents(relation, table)
         family = self._family(relation.oid, table)
         named = [self._named(relation, table, family, column.name) for column in relation.columns]
         numbers = self._bindings.numbers(relation, table)

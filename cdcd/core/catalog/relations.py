@@ -86,6 +86,8 @@ class Kin:
     Attributes:
         columns: number and name of each column; empty for the table itself.
         is_part: True for a partition of the table, whose columns have the same names.
+        is_former: True for a table with partitions or children that the table may have been one of, before all its
+            columns were altered at once or before it was dropped.
     """
 
     oid: int
@@ -93,6 +95,7 @@ class Kin:
     name: str
     columns: tuple[tuple[int, str], ...] = ()
     is_part: bool = False
+    is_former: bool = False
 
 
 UNKNOWN_PLACE: Final = -1

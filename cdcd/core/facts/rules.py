@@ -108,20 +108,6 @@ class ColumnRuleUnmatched(Fact):
 
 
 @fact
-class ColumnRuleInherited(Fact):
-    """A rule of `columns` matches `table` only because it is a partition or child of `parent`. If such a table is
-    detached or dropped before cdcd reads its definition, for example after a pause, its rows are delivered in clear.
-    Write a pattern that matches the names of the partitions and children of `parent`, too.
-    """
-
-    event: ClassVar[str] = "columns.inherited"
-    level: ClassVar[Level] = "warning"
-    rule: str
-    table: str
-    parent: str
-
-
-@fact
 class FilterUnmatched(Fact):
     """A filter of `filters.tables` matches no published table, so it filters nothing. Compare the pattern with the
     names in PostgreSQL: if a name is spelled wrong, the topic of the table has all of its rows.

@@ -16,7 +16,6 @@ from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.errors import CdcdError
 from cdcd.core.facts import Fact, Observer
 from cdcd.core.facts.rules import (
-    ColumnRuleInherited,
     ColumnRuleUnmatched,
     FilterUnmatched,
     OutboxUnpublished,
@@ -106,11 +105,5 @@ async def look_at_column_rules(
     found = await look_at_columns(connection, published.keys(), rules, keys)
     return RulesFound(
         found.refused if config.tables.on_error == "stop" else (),
-        (
-            *[ColumnRuleUnmatched(rule=str(rule)) for rule in found.unmatched],
-            *[
-                ColumnRuleInherited(rule=str(rule), table=child, parent=parent)
-                for rule, child, parent in found.inherited
-            ],
-        ),
+        tuple([ColumnRuleUnmatched(rule=str(rule)) for rule in found.unmatched]),
     )

@@ -78,14 +78,11 @@ class RuleFacts:
         refused: errors of rules that cannot be applied, at most one for each table.
         unmatched: rules that match no column of a published table.
         columns: number of protected columns.
-        inherited: rules that match a table only by the name of a table that it inherits from, each with one table and
-            that parent, as `schema.table`.
     """
 
     refused: tuple[ConfigError, ...]
     unmatched: tuple[ColumnRule, ...]
     columns: int
-    inherited: tuple[tuple[ColumnRule, str, str], ...] = ()
 
 
 async def look_at_columns(
@@ -97,34 +94,14 @@ async def look_at_columns(
     types = await column_types(connection, relations)
     refused: list[ConfigError] = []
     columns = 0
-    inherited: dict[tuple[ColumnRule, str], str] = {}
     for relation in relations:
-        for rule, parent in _rules_of_parents(rules, relation, tables[relation.oid]):
-            inherited.setdefault((rule, parent), table_text(relation.schema, relation.name))
         try:
             table = keys.applied(relation, numbered(relation, tables[relation.oid]))
             found = rules.of_columns(relation, key_columns(relation, table), types, table)
             columns += sum(rule is not None for rule in found)
         except ConfigError as error:
             refused.append(error)
-    return RuleFacts(
-        tuple(refused),
-        tuple(rules.unmatched(relations)),
-        columns,
-        tuple([(rule, child, parent) for (rule, parent), child in inherited.items()]),
-    )
-
-
-def _rules_of_parents(
-    rules: Protections, relation: Relation, table: TableDescription
-) -> Iterator[tuple[ColumnRule, str]]:
-    """Yield the rules that match the table by the name of a parent only, with the parent."""
-    for rule in rules.rules:
-        if rule.pattern.matches_table(relation.schema, relation.name):
-            continue
-        for kin in table.kin[1:]:
-            if not kin.is_part and rule.pattern.matches_table(kin.schema, kin.name):
-                yield rule, table_text(kin.schema, kin.name)
+    return RuleFacts(tuple(refused), tuple(rules.unmatched(relations)), columns)
 
 
 def check_columns(facts: RuleFacts) -> Iterator[Finding]:
@@ -138,15 +115,6 @@ def check_columns(facts: RuleFacts) -> Iterator[Finding]:
             "columns",
             f"{rule} matches no column of a published table",
             "Correct the pattern, or take it out: <schema>.<table>.<column> as PostgreSQL spells them, case included.",
-        )
-    for rule, child, parent in facts.inherited:
-        yield Finding(
-            "warning",
-            "columns.inherited",
-            "columns",
-            f"{rule} matches {child} only because it is a partition or child of {parent}. If such a table is detached "
-            "or dropped before cdcd reads its definition, for example after a pause, its rows are delivered in clear",
-            f"Write a pattern that matches the names of the partitions and children of {parent}, too.",
         )
     if not facts.refused and not facts.unmatched:
         yield Finding("ok", "columns.rule", "columns", f"{facts.columns} columns are protected")

@@ -413,3 +413,41 @@ def test_a_generated_column_is_delivered_if_the_operator_decided_about_it(
     rules: list[ColumnRule], reads: tuple[int, ...], found: list[str]
 ) -> None:
     assert actions(Protections(rules), relation("id", "ssn", "shown"), with_generated(*reads)) == found
+
+
+def former(*names: str, oid: int = 70) -> Kin:
+    return Kin(oid, "public", "parent", tuple(enumerate(names, 1)), is_former=True)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "found"),
+    [
+        (("id", "ssn", "note"), ["", HASH, ""]),
+        (("id", "ssn", "note", "added"), ["", HASH, ""]),
+        (("id", "ssn"), ["", HASH, ""]),
+        (("id", "ssn", "other"), ["", "", ""]),
+    ],
+)
+def test_a_table_that_left_its_parent_has_the_rules_of_each_parent_with_such_columns(
+    theirs: tuple[str, ...], found: list[str]
+) -> None:
+    now = replace(FIRST, kin=(*FIRST.kin, former(*theirs)))
+    protections = Protections([rule("public.parent.ssn")])
+    assert actions(protections, relation("id", "ssn", "note"), now) == found
+    # The rule is bound to the column, so it holds when the column has another name.
+    renamed = table({1: "id", 2: "x", 3: "note"}, seen=300, at=250, changed=(2,))
+    assert actions(protections, relation("id", "x", "note"), renamed) == found
+
+
+def test_a_table_that_was_dropped_has_the_rules_of_each_parent_with_such_columns() -> None:
+    gone = TableDescription(kin=(former("id", "ssn"), former("id", "note", oid=71)), at=50)
+    protections = Protections([rule("public.parent.ssn")])
+    assert actions(protections, relation("id", "ssn"), gone) == ["", HASH]
+    assert actions(protections, relation("id", "ssn", "note", oid=8), gone) == ["", HASH, ""]
+    assert actions(protections, relation("id", "other", oid=9), gone) == ["", ""]
+
+
+def test_a_table_that_left_its_parent_has_only_the_columns_that_columns_include_has() -> None:
+    now = replace(FIRST, kin=(*FIRST.kin, former("id", "ssn", "note")))
+    protections = Protections([rule("public.parent.id", INCLUDE)])
+    assert actions(protections, relation("id", "ssn", "note"), now) == ["", EXCLUDE, EXCLUDE]
