@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--format", choices=[ICEBERG, DELTA], default=ICEBERG)
     parser.add_argument("--tables", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2, help="batches.threads")
     parser.add_argument("--former", action="store_true", help="the mirror of commit 99c61843")
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--keys", type=int, default=100)
@@ -73,7 +74,11 @@ def _small(folder: Path, given: argparse.Namespace) -> None:
     with Stage.set_up() as stage, stage.source("many", *tables, partitions=1) as source:
         mirror = source.mirror(
             given.format,
-            batches={"interval_s": 5, **({} if given.former else {"fold_interval_s": 0})},
+            batches={
+                "interval_s": 5,
+                "threads": given.threads,
+                **({} if given.former else {"fold_interval_s": 0}),
+            },
             maintenance={"interval_s": None},
             log={"format": "console"},
         )
@@ -90,18 +95,19 @@ def _small(folder: Path, given: argparse.Namespace) -> None:
             for table in range(given.tables):
                 source.execute("; ".join(_statements(number, table)))
             source.deliver()
-            _await_changes(said, CHANGES * given.tables)
+            working = _await_changes(said, CHANGES * given.tables)
             took = _cpu(mirror) - before
-            measured += [took] if number >= WARM else []
+            measured += [(took, working)] if number >= WARM else []
             print(
                 f"round {number + 1}: {took:.1f} s of CPU, {took / given.tables:.3f} a table,"
-                f" {time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f}",
+                f" {time.monotonic() - began:.0f} s, batches of {working:.1f} s, load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
-        mean = sum(measured) / len(measured)
+        mean, seconds = [sum(each) / len(measured) for each in zip(*measured, strict=True)]
         print(
             f"{given.tables} tables in {given.format}{' by 99c61843' if given.former else ''}: {mean:.1f} s of CPU a"
-            f" round; {12 * mean:,.0f} an hour every 5 minutes, {60 * mean:,.0f} every minute"
+            f" round, batches of {seconds:.1f} s; {12 * mean:,.0f} an hour every 5 minutes, {60 * mean:,.0f} every"
+            " minute"
         )
 
 
@@ -118,17 +124,19 @@ def _cpu(mirror: Any) -> float:
     return sum(cpu_s(pid) for pid in family(mirror.pid))
 
 
-def _await_changes(said: Iterator[str], wanted: int) -> None:
-    """Read what the mirror says until its batches of tables have this number of changes."""
-    found, lines = 0, [""]
+def _await_changes(said: Iterator[str], wanted: int) -> float:
+    """Read what the mirror says until its batches of tables have this number of changes. Return their seconds."""
+    found, seconds, lines = 0, 0.0, [""]
     while found < wanted:
         lines.append(next(said))
         # The lines below name the tables. A batch of the log names only the log.
         if lines[-1].startswith("  public.") and lines[-2].startswith("batch "):
-            found += int(lines[-2].split(":")[1].split()[0])
+            words = lines[-2].split(":")[1].split()
+            found, seconds = found + int(words[0]), seconds + float(words[3])
         elif "STOPPED" in lines[-1] or "failed" in lines[-1]:
             raise AssertionError(lines[-1])
     assert found == wanted, "\n".join([f"{found} changes instead of {wanted}", *lines])
+    return seconds
 
 
 def _large(folder: Path, given: argparse.Namespace) -> None:

@@ -32,6 +32,7 @@ from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.stream.consistency import newest_checkpoints
 from cdcd.mirror.stream.frontier import complete
 from cdcd.mirror.stream.points import Point, Points
+from cdcd.mirror.stream.sessions import Sessions
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.targets.pinned import Tag
@@ -66,7 +67,7 @@ class BaseJob:
 
     Args:
         client: properties of librdkafka, for the client that looks at topics.
-        observe: gets facts.
+        observe: gets facts, from several threads.
         read_again: reads tables that cannot follow their source, if the settings say so. None: they stop.
 
     Attributes:
@@ -95,6 +96,7 @@ class BaseJob:
         self._forms = Descriptions(
             spark, settings.kafka, self._topics, settings.schemas, variant=settings.variant, mirrored=True
         )
+        self._sessions = Sessions(spark)
         self._tables = TopicFolds(spark, settings, lake, self._forms, self._log, observe)
         self._upkeep = BaseUpkeep(spark, settings, lake.format, lake.target, observe)
         self._changed: set[str] = set()
@@ -180,7 +182,7 @@ class BaseJob:
         ]
         point = self._points.begin(bound)
         self._versions.clear()
-        tables = [done for topic in due if (done := self._fold(topic, bound)) is not None]
+        tables = self._fold_all(due, bound)
         tables += [done for topic in sorted(self._unread) if (done := self._read(topic, bound)) is not None]
         self._note_stops()
         if self._settings.consistent:
@@ -290,6 +292,15 @@ class BaseJob:
                 known[topic] = replace(had, lsn=bound)
         return sorted(due, key=lambda topic: new[topic].count)
 
+    def _fold_all(self, topics: Collection[str], bound: int) -> list[Progress]:
+        """Fold the tables of these topics, `settings.threads` of them side by side."""
+
+        def one(spark: SparkSession, topic: str) -> Progress | None:
+            return self._fold(topic, bound, self._tables.using(spark))
+
+        found = self._sessions.each(self._settings.threads, one, topics)
+        return [done for done in found if done is not None]
+
     def _read(self, topic: str, bound: int) -> Progress | None:
         """Read a table again, and fold it from there on. None: it stopped, or the log has nothing later."""
         table, why = self._forms.table(topic) or topic, self._unread.pop(topic)
@@ -302,13 +313,16 @@ class BaseJob:
         self._changed.update(self._tables.names(topic))
         return self._fold(topic, bound, is_read=True)
 
-    def _fold(self, topic: str, bound: int, *, is_read: bool = False) -> Progress | None:
+    def _fold(
+        self, topic: str, bound: int, tables: TopicFolds | None = None, *, is_read: bool = False
+    ) -> Progress | None:
         """Fold the tables of a topic. None: they stopped, must be read again, or nothing was to be done.
 
         Args:
+            tables: folds them. None: `self._tables`.
             is_read: the table was read again in this round.
         """
-        table, tables = self._forms.table(topic) or topic, self._tables
+        tables, table = tables or self._tables, self._forms.table(topic) or topic
         began = time.monotonic()
         try:
             place = tables.place(topic, self._ends.get(topic, {}))

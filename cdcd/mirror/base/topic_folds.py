@@ -43,7 +43,7 @@ class TopicFolds:
     Args:
         forms: descriptions of all tables.
         log: has been run in this round.
-        observe: gets facts.
+        observe: gets facts, from several threads.
     """
 
     def __init__(
@@ -61,6 +61,10 @@ class TopicFolds:
         self._forms = forms
         self._log = log
         self._observe = observe
+
+    def using(self, spark: SparkSession) -> "TopicFolds":
+        """Return the same folds with another session."""
+        return TopicFolds(spark, self._settings, self._lake, self._forms, self._log, self._observe)
 
     def names(self, topic: str) -> list[str]:
         """The names in SQL of the tables."""

@@ -1,8 +1,8 @@
 """Maintenance of folded tables: small files are written together, former versions expire, stray files go.
 
-The rule: folds and maintenance take turns, in one thread. A round of maintenance begins with the table that needs it
-most, and begins no further table when its time is up, so folds never wait for long. The next round goes on with the
-others. A step that fails leaves the table as good as before, and the next round repeats it.
+The rule: folds and maintenance take turns. A round of maintenance begins with the tables that need it most, some of
+them side by side, and begins no further table when its time is up, so folds never wait for long. The next round goes on
+with the others. A step that fails leaves the table as good as before, and the next round repeats it.
 
 No commit of maintenance has a position, so the position is that of the commit before it. In Iceberg, it is kept apart
 before that commit may expire.
@@ -23,6 +23,7 @@ from cdcd.mirror.base.plan import exists
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.platform.sql import text
 from cdcd.mirror.stream.points import Pins, look_up_pins
+from cdcd.mirror.stream.sessions import Sessions
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.pinned import CONTROL
 from cdcd.mirror.targets.table_format import having
@@ -97,7 +98,7 @@ class BaseUpkeep:
     """The maintenance of the tables that are folded from one log.
 
     Args:
-        observe: gets facts.
+        observe: gets facts, from several threads.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class BaseUpkeep:
         self._format = format_
         self._target = target
         self._observe = observe
+        self._sessions = Sessions(spark)
         self._due_at = 0.0
         self._all_at: datetime | None = None
         self._seen: dict[str, int] = {}
@@ -135,13 +137,14 @@ class BaseUpkeep:
         began, now = time.monotonic(), datetime.now(UTC)
         looks_at_all = self._all_at is None or now - self._all_at >= LIST_EVERY
         worn: list[tuple[float, str, Wear]] = []
-        for name in sorted(set(all_names) if looks_at_all else set(changed)):
-            wear = self._wear(name)
-            if wear is None:
+        names = sorted(set(all_names) if looks_at_all else set(changed))
+        wears = self._sessions.each(self._settings.threads, self._wear, names)
+        for name, found in zip(names, wears, strict=True):
+            if found is None:
                 continue
             # The number falls when a compaction or an expiry removes commits from the list.
-            seen = self._seen[name] = min(self._seen.get(name, 0), wear.commits)
-            wear = replace(wear, commits=wear.commits - seen)
+            seen = self._seen[name] = min(self._seen.get(name, 0), found.commits)
+            wear = replace(found, commits=found.commits - seen)
             if (needs := need(wear, self._settings.maintenance, now)) >= 1:
                 worn.append((needs, name, wear))
         worn.sort(key=lambda each: -each[0])
@@ -151,23 +154,28 @@ class BaseUpkeep:
             # No version may expire, because a point may name it.
             self._failed(self._target.own_name(CONTROL), error)
             pins, worn = None, []
-        left = [name for _, name, _ in worn]
-        for _, name, wear in worn:
+
+        def maintain(spark: SparkSession, each: tuple[float, str, Wear]) -> str | None:
+            """Return the name of the table if no time is left for it."""
+            _, name, wear = each
             if limit_s is not None and time.monotonic() - began >= limit_s:
-                break
-            left.remove(name)
-            self._maintain(name, wear, now, pins)
+                return name
+            self._maintain(spark, name, wear, now, pins)
+            return None
+
+        done = self._sessions.each(self._settings.threads, maintain, worn)
+        left = [name for name in done if name is not None]
         self._all_at = now if looks_at_all else self._all_at
         self._due_at = time.monotonic() + (0 if left else self._settings.maintenance_interval_s or 0)
         return set(left)
 
-    def _wear(self, name: str) -> Wear | None:
+    def _wear(self, spark: SparkSession, name: str) -> Wear | None:
         """None: there is no such table, or it cannot be read, which its fold tells."""
         try:
-            if not exists(self._spark, name):
+            if not exists(spark, name):
                 return None
             is_delta = self._target.format == DELTA
-            wear = (_delta_wear if is_delta else _iceberg_wear)(self._spark, name)
+            wear = (_delta_wear if is_delta else _iceberg_wear)(spark, name)
         except Exception:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
             return None
         return wear
@@ -177,7 +185,7 @@ class BaseUpkeep:
         self._target.prune(self._spark, self._target.own_name(CONTROL), "commit_lsn", policy)
         return look_up_pins(self._spark, self._target, consistent=self._settings.consistent)
 
-    def _maintain(self, name: str, wear: Wear, now: datetime, pins: Pins | None) -> None:
+    def _maintain(self, spark: SparkSession, name: str, wear: Wear, now: datetime, pins: Pins | None) -> None:
         policy = self._settings.maintenance
         pinned = None if pins is None else datetime.fromtimestamp(pins.since_us / 1_000_000, UTC)
         before = expires_before(wear, policy, now, pinned)
@@ -185,16 +193,16 @@ class BaseUpkeep:
         try:
             if self._target.format == DELTA:
                 hours = _hours(policy, now, pinned)
-                done = _tidy_delta(self._spark, name, policy, None if is_listed else hours)
+                done = _tidy_delta(spark, name, policy, None if is_listed else hours)
             else:
                 if pins is not None:
-                    drop_tags(self._spark, name, pins.since_lsn)
-                there = self._format.version(self._spark, name)
+                    drop_tags(spark, name, pins.since_lsn)
+                there = self._format.version(spark, name)
                 if before is not None and there.position is not None:
-                    self._format.keep(self._spark, name, there.pin, there.position)
+                    self._format.keep(spark, name, there.pin, there.position)
                 stray = None if is_listed else now - timedelta(seconds=policy.orphans_s)
-                done = _tidy_iceberg(self._spark, name, policy, before, stray)
-            rest = self._wear(name)
+                done = _tidy_iceberg(spark, name, policy, before, stray)
+            rest = self._wear(spark, name)
             self._seen[name] = 0 if rest is None else rest.commits
         except Exception as error:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
             self._failed(name, error)

@@ -5,10 +5,17 @@ Making a session, and a catalog in it, costs as much as a small batch. So there 
 worked on at once, and not as many as tables.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
+
+from cdcd.mirror.session import is_connect
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Sessions:
@@ -29,3 +36,20 @@ class Sessions:
             yield session
         finally:
             self._free.append(session)
+
+    def each(
+        self, threads: int, do: Callable[[SparkSession, Item], Result], items: Iterable[Item]
+    ) -> list[Result]:
+        """Call `do` with a session for each item, in `threads` threads, and return the results in their order.
+
+        Spark Connect has no second session, so one thread uses the session that was given.
+        """
+        if is_connect(self._spark):
+            return [do(self._spark, item) for item in items]
+
+        def call(item: Item) -> Result:
+            with self.one() as spark:
+                return do(spark, item)
+
+        with ThreadPoolExecutor(threads, thread_name_prefix="table") as pool:
+            return list(pool.map(call, items))

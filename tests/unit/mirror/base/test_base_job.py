@@ -1,5 +1,6 @@
 """One round of folds: a table that cannot be folded stops by name, and the others go on."""
 
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -86,7 +87,7 @@ def base(facts: list[Any], monkeypatch: pytest.MonkeyPatch) -> BaseJob:
     settings = MirrorSettings(
         "m", KafkaSource("b:1"), "m", "m.schemas", "m.checkpoint", "", fold_interval_s=300
     )
-    spark: Any = None
+    spark: Any = SimpleNamespace(newSession=object)
     target: Any = Target()
     for module in (job, log_job):
         monkeypatch.setattr(module, "TopicStarts", lambda _: None)
@@ -141,6 +142,28 @@ def test_a_table_that_cannot_be_folded_stops_and_goes_on_when_it_can(
     assert base._fold("t", 7) is not None
     assert base.stopped == {}
     assert isinstance(facts[-1], TableResumed)
+
+
+def test_tables_are_folded_side_by_side_each_in_a_session_of_its_own(
+    base: BaseJob, monkeypatch: pytest.MonkeyPatch
+):
+    both = threading.Barrier(2, timeout=30)
+    sessions: list[Any] = []
+
+    def fold(spark: Any, _: Any, place: Place, *___: Any) -> Folded:
+        sessions.append(spark)
+        both.wait()
+        if place.topic == "c":
+            raise SinkError("c: broken", hint="Mend it.")
+        return Folded(7, changes=1)
+
+    monkeypatch.setattr(topic_folds, "fold", fold)
+    # Two threads fold four tables. Each fold waits for another one.
+    done = base._fold_all(["a", "b", "c", "d"], 7)
+    assert [each.table for each in done] == ["public.a", "public.b", "public.d"]
+    assert base.stopped.keys() == {"public.c"}
+    assert len(sessions) == 4
+    assert len(set(map(id, sessions))) == 2
 
 
 @pytest.mark.parametrize(
