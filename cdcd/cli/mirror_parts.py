@@ -137,6 +137,7 @@ def log_place(config: "MirrorConfig") -> "LogPlace":
         target_of(config).own_name(config.target.log_table),
         config.target.format,
         f"{config.stream_checkpoint().rstrip('/')}_log",
+        _table_properties(config),
     )
 
 
@@ -144,8 +145,11 @@ def base_format(config: "MirrorConfig") -> "BaseFormat":
     """Format of the tables that are folded from the log."""
     from cdcd.mirror.base.formats import base_of  # noqa: PLC0415  loads pyspark
 
-    properties = {name: str(value) for name, value in config.target.properties.items()}
-    return base_of(config.target.format, properties)
+    return base_of(config.target.format, _table_properties(config))
+
+
+def _table_properties(config: "MirrorConfig") -> dict[str, str]:
+    return {name: str(value) for name, value in config.target.properties.items()}
 
 
 def lake_of(config: "MirrorConfig") -> "Lake":
@@ -270,7 +274,7 @@ def target_of(config: "MirrorConfig") -> "Target":
     from cdcd.mirror.targets.iceberg import IcebergTarget  # noqa: PLC0415
 
     place = config.target
-    properties = {name: str(value) for name, value in place.properties.items()}
+    properties = _table_properties(config)
     driver_writes = config.batches.driver_writes
     if place.format == "iceberg":
         return IcebergTarget(place.catalog, place.namespace, properties, driver_writes=driver_writes)

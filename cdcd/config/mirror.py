@@ -132,7 +132,7 @@ class TargetConfig(Section):
     )
     properties: dict[str, PropertyValue] = Field(
         default_factory=dict,
-        description="Properties of the tables when they are created, in the format's own names.",
+        description="Properties of the tables and of the log when they are created, in the format's own names.",
     )
     log_table: Text = Field(
         "log",

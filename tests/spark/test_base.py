@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import SinkError
+from cdcd.mirror.base.part import LacksChangesError
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from deploy.demo.mirrored import compare
@@ -81,6 +82,41 @@ def test_a_table_that_is_read_again_begins_with_its_truncate_whatever_was_before
     lake.append([as_row({**last, **changes[0], "commit_lsn": lsn + 9}) | {"topic_id": "V"}])
     with pytest.raises(SinkError, match="made again"):
         lake.fold(lsn + 9)
+
+
+def test_a_table_of_iceberg_that_its_owner_replaces_is_folded_as_a_whole(
+    spark: SparkSession, tmp_path: Path, unique: str
+) -> None:
+    lake, source = Lake(spark, str(tmp_path), unique, ICEBERG), Source(3, truncates=False)
+    source.run(12)
+    lake.write(source)
+    lake.fold(source.lsn)
+    table, replaced = lake.table, f"CREATE OR REPLACE TABLE {lake.table}"
+    more = "SELECT 999 AS id, 1 AS n, 'mine' AS title, 'mine' AS body, 1 AS _cdcd_commit_lsn, 1 AS _cdcd_event_no"
+    own = "_cdcd_commit_lsn bigint, _cdcd_event_no bigint, _cdcd_unknown array<string>"
+    for statement in (
+        # Some rows go, one comes, and the columns lose their numbers.
+        f"USING iceberg AS SELECT * FROM {table} WHERE id % 2 = 0 UNION ALL {more}, array() AS _cdcd_unknown",
+        f"USING iceberg AS SELECT body, id, n, _cdcd_commit_lsn, _cdcd_event_no, _cdcd_unknown FROM {table}",
+        f"USING iceberg AS SELECT * FROM {table} WHERE false",
+        f"(id bigint, n int, {own}) USING iceberg",
+    ):
+        # WHEN the owner replaces the table, THEN it stops by name if the log lacks some of its changes
+        spark.sql(f"{replaced} {statement}")
+        with pytest.raises(LacksChangesError) as stopped:
+            lake.fold(source.lsn, log_begins=1)
+        assert "cdcd tables resume public.docs" in stopped.value.hint
+        # AND otherwise has the rows of its source, and goes on
+        lake.fold(source.lsn)
+        assert lake.rows() == expected(source, source.lsn)
+        source.run(3)
+        lake.write(source)
+        lake.fold(source.lsn)
+        assert lake.rows() == expected(source, source.lsn)
+    # WHEN the owner's table has other columns, THEN it stops by name
+    spark.sql(f"{replaced} USING iceberg AS SELECT id, title FROM {table}")
+    with pytest.raises(SinkError, match="_cdcd_commit_lsn"):
+        lake.fold(source.lsn)
 
 
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])

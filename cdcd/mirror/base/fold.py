@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.errors import SinkError
 from cdcd.core.pasted import begin_again
-from cdcd.mirror.base.columns import alterations, created, digest, present
+from cdcd.mirror.base.columns import OWN_COLUMNS, alterations, created, digest, present
 from cdcd.mirror.base.commit import Folded, Folding, attempted
 from cdcd.mirror.base.formats import BaseFormat, OtherMakerError, check_made, form_property
 from cdcd.mirror.base.layout import conditions, layout_of, made, partitioned_by, properties_of
@@ -60,8 +60,15 @@ def fold(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, b
         raise IncompatibleSchemaError(place.table, error.what, hint) from error
 
 
-def check_marks(place: Place, columns: Collection[str]) -> None:
-    """SinkError: the table treats deleted rows otherwise than the configuration says."""
+def check_columns(place: Place, columns: Collection[str]) -> None:
+    """SinkError: the table lacks columns of each folded table, or treats deleted rows otherwise than configured."""
+    lacks = OWN_COLUMNS.keys() - set(columns)
+    if lacks:
+        raise SinkError(
+            f"{place.table}: {place.name} lacks {', '.join(sorted(lacks))}, which each folded table has.",
+            hint=f"Rename {place.name}, or run in Spark: DROP TABLE {place.name}. The next fold makes the table again "
+            "from the log.",
+        )
     if (DELETED in columns) is place.layout.marks:
         return
     if place.layout.marks:
@@ -100,7 +107,7 @@ class _Folding(Folding):
             if there.position != Position():
                 # Another process made the table, and has folded meanwhile.
                 return None
-        check_marks(place, spark.table(place.name).columns)
+        check_columns(place, spark.table(place.name).columns)
         layout = layout_of(spark, place, has, path.schema, computed=self._format.computed)
         is_new, topic = found.there is None, found.topic
         if not is_new and not self._table.follow(

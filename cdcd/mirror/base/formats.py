@@ -13,7 +13,7 @@ from cdcd.core.errors import ConfigError, SinkError
 from cdcd.mirror.base import branches
 from cdcd.mirror.base.position import KEPT, NO_VERSION, PROPERTY, Carried, Kept, Node, Position, position_of
 from cdcd.mirror.jars import DELTA
-from cdcd.mirror.platform.sql import condition, text
+from cdcd.mirror.platform.sql import assigned, condition, text
 from cdcd.mirror.targets import state
 from cdcd.mirror.targets.table_format import having
 
@@ -126,11 +126,7 @@ def properties(spark: SparkSession, name: str) -> dict[str, str]:
 
 def set_properties(spark: SparkSession, name: str, values: Mapping[str, str]) -> None:
     """Set properties of the table."""
-    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({_assigned(values)})")
-
-
-def _assigned(values: Mapping[str, str]) -> str:
-    return ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in values.items())
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({assigned(values)})")
 
 
 def _partitioned(fields: Sequence[str]) -> str:
@@ -168,7 +164,7 @@ class IcebergBase:
         }
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg {_partitioned(fields)} "
-            f"TBLPROPERTIES ({_assigned(ours)})"
+            f"TBLPROPERTIES ({assigned(ours)})"
         )
 
     def version(self, spark: SparkSession, name: str) -> Version:
@@ -176,13 +172,10 @@ class IcebergBase:
         main = spark.sql(f"SELECT snapshot_id FROM {name}.refs WHERE name = 'main'").collect()
         pin = str(main[0][0]) if main else NO_VERSION
         rows = spark.sql(
-            f"SELECT snapshot_id, parent_id, summary['{PROPERTY}'], summary['{FORMER}'] IS NOT NULL "
-            f"FROM {name}.snapshots"
+            f"SELECT snapshot_id, parent_id, summary['{PROPERTY}'], summary['{FORMER}'] IS NOT NULL, "
+            f"summary['total-records'] = '0' FROM {name}.snapshots"
         )
-        nodes = {
-            str(id_): Node(_parent(NO_VERSION if parent is None else str(parent), is_former), _carried(said))
-            for id_, parent, said, is_former in rows.collect()
-        }
+        nodes = {str(id_): _iceberg_node(*about) for id_, *about in rows.collect()}
         newest = nodes.get(pin)
         if newest is not None and newest.carried is not None and newest.carried.pin == newest.parent:
             return Version(pin, nodes, position_of(pin, nodes))
@@ -269,7 +262,7 @@ class DeltaBase:
     ) -> None:
         if not name.startswith("delta.`"):
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
-        own = _assigned({**self._properties, MADE_BY: BASE, **properties})
+        own = assigned({**self._properties, MADE_BY: BASE, **properties})
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta {_partitioned(fields)} TBLPROPERTIES ({own})"
         )
@@ -338,6 +331,9 @@ class DeltaBase:
 FORMER: Final = state.PROPERTY
 """The name under which commits of a mirror without a log carry their state. It also stands for the parent of such a
 commit, which is no version, so that the position of the commit counts as unknown."""
+
+_UNKNOWN: Final = "unknown"
+"""Stands for the parent of a commit whose position cannot be known from its parent."""
 
 MOVED_ON: Final = "cdcd: another commit came first"
 """What the guard says."""
@@ -414,12 +410,20 @@ def former_version(there: Version) -> str | None:
     return None
 
 
+def _iceberg_node(parent: int | None, said: str | None, is_former: bool, is_empty: bool | None) -> Node:
+    """The commit of a snapshot. `said`: what it carries. `is_empty`: the table has no rows then. None: not known."""
+    carried = _carried(said)
+    # An owner who replaces the table begins it with another first snapshot.
+    first = NO_VERSION if carried is not None or is_empty else _UNKNOWN
+    return Node(_parent(first if parent is None else str(parent), is_former), carried)
+
+
 def _delta_node(row: Any) -> Node:
     version, said = row["version"], row["userMetadata"]
     parameters = row["operationParameters"] or {}
     if row["operation"] == "RESTORE":
         # A RESTORE to a time names no version, so its position is not known.
-        return Node(parameters.get("version") or "unknown")
+        return Node(parameters.get("version") or _UNKNOWN)
     try:
         metadata = {} if said is None else dict(json.loads(said))
     except (ValueError, TypeError):

@@ -15,7 +15,7 @@ from cdcd.core.pasted import begin_again
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.base.columns import alterations, created, digest, kept, present
 from cdcd.mirror.base.commit import Committing, Folded, attempted
-from cdcd.mirror.base.fold import check_marks
+from cdcd.mirror.base.fold import check_columns
 from cdcd.mirror.base.formats import TOPIC_ID, BaseFormat, check_made, form_property
 from cdcd.mirror.base.layout import layout_of, made, partitioned_by, properties_of
 from cdcd.mirror.base.part import OvertakenError, Place
@@ -110,7 +110,7 @@ def _attempt(
             f"{place.table}: {place.name} is folded beyond the snapshot's {Lsn(snapshot.commit_lsn)}.",
             hint="Stop the other process that folds the table, and run the command again.",
         )
-    check_marks(place, spark.table(place.name).columns)
+    check_columns(place, spark.table(place.name).columns)
     layout = layout_of(spark, place, has, schema, computed=format_.computed)
     committing = Committing(spark, format_, place, snapshot.commit_lsn)
     path, position = Path(None, [form]), there.position or Position(clean=False)

@@ -11,7 +11,8 @@ from cdcd.mirror.base.formats import ICEBERG_PARTITIONED
 from cdcd.mirror.base.layout import FIELDS
 from cdcd.mirror.base.position import KEPT, NO_VERSION
 from cdcd.mirror.jars import DELTA
-from cdcd.mirror.targets.table_format import assigned, creation
+from cdcd.mirror.platform.sql import assigned
+from cdcd.mirror.targets.table_format import creation
 
 _DELTAS_OWN: Final = ("delta.columnMapping.max", "delta.min", "delta.feature.", "delta.rowTracking.material")
 """Begin the names of properties that Delta sets by itself."""

@@ -4,7 +4,8 @@ The rule: nothing that a record holds can fail the query that appends it. Each e
 value that it cannot read, and a record that is no change is a row with its bytes and the reason.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,6 +21,7 @@ from cdcd.core.records.encoder import (
     HEADER_WATERMARK,
 )
 from cdcd.mirror.jars import DELTA
+from cdcd.mirror.platform.sql import assigned
 from cdcd.mirror.records.changes import WITH_ROW, header, once, payload
 
 COLUMNS: Final = {
@@ -90,11 +92,13 @@ class LogPlace:
         name: of the table, in SQL.
         table_format: ICEBERG or DELTA.
         checkpoint: folder or bucket for the checkpoints of Spark.
+        properties: further properties of the table, for when it is created.
     """
 
     name: str
     table_format: str
     checkpoint: str
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_path(self) -> bool:
@@ -122,10 +126,9 @@ def create(spark: SparkSession, place: LogPlace, keep_s: int) -> None:
         }
     if not place.is_path:
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {place.name.rpartition('.')[0]}")
-    given = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {place.name} ({columns}) USING {place.table_format} PARTITIONED BY (day) "
-        f"TBLPROPERTIES ({given})"
+        f"TBLPROPERTIES ({assigned({**properties, **place.properties})})"
     )
     lacks = COLUMNS.keys() - set(spark.table(place.name).columns)
     if lacks:

@@ -1,6 +1,7 @@
 """Names and texts as Spark's SQL has them, and the names of its errors."""
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -27,6 +28,11 @@ def text(value: str) -> str:
     """`value` as it stands between the quotes of a string of SQL."""
     # Spark's SQL replaces ${...}, wherever it stands.
     return value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
+
+
+def assigned(properties: Mapping[str, str]) -> str:
+    """The properties of a table as SQL has them between the brackets of TBLPROPERTIES."""
+    return ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
 
 
 def condition(error: PySparkException) -> str:

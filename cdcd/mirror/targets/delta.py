@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from cdcd.core.errors import PositionError
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.platform.java import PATH, identifier, java, texts
-from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.platform.sql import assigned, quoted
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.session import activate
 from cdcd.mirror.targets.batch_arrow import rewritten_bytes
@@ -29,7 +29,7 @@ from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.targets.pinned import Pinned
 from cdcd.mirror.targets.small_files import Limits, Small
 from cdcd.mirror.targets.state import PROPERTY, State
-from cdcd.mirror.targets.table_format import Commit, TableFormat, assigned, creation, having, listed
+from cdcd.mirror.targets.table_format import Commit, TableFormat, creation, having, listed
 from cdcd.mirror.targets.target import Files, Kind, Maintained, Maintenance
 
 _DELTA: Final = "org.apache.spark.sql.delta"

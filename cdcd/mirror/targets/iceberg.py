@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.jars import ICEBERG
 from cdcd.mirror.platform.java import elements, java, mapped, texts
-from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.platform.sql import assigned, quoted
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema
 from cdcd.mirror.session import REWRITING, activate
 from cdcd.mirror.targets.iceberg_defaults import add_with_default
@@ -27,7 +27,7 @@ from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.targets.pinned import Pinned, Tag, tagged_lsn
 from cdcd.mirror.targets.small_files import Limits, Small
 from cdcd.mirror.targets.state import PROPERTY, State
-from cdcd.mirror.targets.table_format import Commit, TableFormat, assigned, creation, having, listed
+from cdcd.mirror.targets.table_format import Commit, TableFormat, creation, having, listed
 from cdcd.mirror.targets.target import Files, Kind, Maintained, Maintenance, Metadata
 
 LSN_PROPERTY: Final = "cdcd.lsn"

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from cdcd.core.errors import ConfigError
-from cdcd.mirror.platform.sql import parts, quoted, text
+from cdcd.mirror.platform.sql import assigned, parts, quoted
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema
 from cdcd.mirror.targets.pinned import Pinned, Tag
 from cdcd.mirror.targets.small_files import Limits, Small
@@ -218,11 +218,6 @@ def is_written_otherwise(spark: SparkSession) -> bool:
     conf = session.sessionState().newHadoopConf()
     parquet = any(conf.getPropsWithPrefix(f"{prefix}parquet.").size() for prefix in ("", "spark.hadoop."))
     return parquet or any(spark.conf.get(key, None) is not None for key in _SETS_WRITER)
-
-
-def assigned(properties: Mapping[str, str]) -> str:
-    """The properties of a table as SQL has them between the brackets of TBLPROPERTIES."""
-    return ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
 
 
 def creation(name: str, columns: str, format_: str, properties: str, view: str | None, by: str | None) -> str:
