@@ -55,10 +55,22 @@ class Slow:
     - analysed: the statement is planned, and its guard is evaluated.
     - running: the rows of the statement's source are read, after the guard.
     - committed: the statement has ended, and the driver has not looked at the table since.
+
+    Args:
+        column: some column of the statement's source.
     """
 
-    def __init__(self, spark: SparkSession, inner: BaseFormat, phase: str, folder: Path) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        inner: BaseFormat,
+        phase: str,
+        folder: Path,
+        *,
+        column: str = "_cdcd_commit_lsn",
+    ) -> None:
         self.spark, self.inner, self.phase, self.waits = spark, inner, phase, True
+        self.column = column
         self.there, self.go = folder / f"{phase}-there", folder / f"{phase}-go"
 
     def __getattr__(self, name: str) -> Any:
@@ -110,7 +122,7 @@ class Slow:
         self.spark.udf.register("cdcd_waits", waits, BooleanType())
         if self.phase == "analysed" and guard != "true":
             return guard.replace("WHERE name", "WHERE cdcd_waits(name) AND name")
-        return f"{guard} AND cdcd_waits(_cdcd_commit_lsn)"
+        return f"{guard} AND cdcd_waits({self.column})"
 
 
 class Lake:
