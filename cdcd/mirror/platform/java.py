@@ -1,9 +1,8 @@
 """Classes of Java by their names, and what collections of Java have.
 
 The first rule: no class is named part by part, as in `spark._jvm.java.util.ArrayList`. Py4J asks Java for a class of
-each part that it is given ("java", "java.util"), and Java looks for it in every jar, each time again. In a mirror "
-        "of 100
-small tables, that was 43 % of Java's time.
+each part that it is given ("java", "java.util"), and Java looks for it in every jar, each time again. In a mirror of
+100 small tables, that was 43 % of Java's time.
 
 The second rule: no loop goes over a collection of Java. It ends by an exception of Java, and to find out which one it
 is, PySpark asks Java for 45 classes.
