@@ -256,7 +256,7 @@ def redact(
             f"{target} cannot be written: {writer.failure}.", hint="Free disk space, or name another folder."
         )
     for table, reason in modes.not_kept.items():
-        notice(f"Columns of {table} are replaced although --column keeps them, because {reason}.")
+        notice(f"Columns of {table} are not kept, although a --column says so, because {reason}.")
     notice(
         f"{number(events, 'input')} of the engine (frames, answers, times) with replaced values are in {target}. The "
         "copy is pseudonymous, not anonymous: it shows which values are equal, how often each occurs and how long it "
