@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import re
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import AsyncExitStack, closing
@@ -34,6 +35,7 @@ from tests.integration.daemon import Daemon, configuration, until
 from tests.integration.forked import run_cdcd, start_cdcd
 
 SEEDS = 100
+TOKEN = "a-token-for-reading-7f3a9c"
 
 WRITTEN = """
 CREATE TABLE kept (id int PRIMARY KEY, name text, ratio float8, amount numeric, day date, at timestamptz, doc jsonb,
@@ -302,8 +304,12 @@ def test_parts_are_compared_as_parts(delivered: Daemon, database: Database, uniq
 
 @pytest.mark.postgres(only=18)
 def test_slices_are_compared_until_it_is_stopped(delivered: Daemon, database: Database, unique: str):
+    config = dict(delivered.config)
+    config["http"] = {**config.get("http", {}), "read_token": TOKEN}
+    file = delivered.config_path.with_name("verify.yaml")
+    file.write_text(json.dumps(config))
     process = start_cdcd(
-        *("verify", "--config", str(delivered.config_path), "--continuous", "--interval", "1"),
+        *("verify", "--config", str(file), "--continuous", "--interval", "1"),
         *("--port", "0", "--format", "json"),
     )
     with process:
@@ -315,6 +321,8 @@ def test_slices_are_compared_until_it_is_stopped(delivered: Daemon, database: Da
             assert json.loads(process.stdout.readline())["verdict"] == "equal"
             wanted = until(lambda: metrics(url).get("cdcd_verified_lsn"), "no table was told of")
             assert wanted[("public.kept",)] > 0
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(url, timeout=60)
 
             # WHEN more is written, THEN the next slices have it
             database.execute("INSERT INTO kept (id) SELECT generate_series(5000, 5099)")
@@ -330,7 +338,8 @@ def test_slices_are_compared_until_it_is_stopped(delivered: Daemon, database: Da
 
 
 def metrics(url: str) -> dict[str, dict[tuple[str, ...], float]]:
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(asked, timeout=60) as answer:
         return parse_metrics(answer.read().decode())
 
 
