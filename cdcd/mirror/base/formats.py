@@ -58,10 +58,12 @@ class BaseFormat(Protocol):
     Attributes:
         guarding: properties without which two folds of a table could both commit.
         computed: partition fields are columns of the table's own, because the format has no transforms.
+        always_commits: a statement that changes no row is a commit too.
     """
 
     guarding: Mapping[str, str]
     computed: bool
+    always_commits: bool
 
     def create(
         self,
@@ -142,6 +144,7 @@ class IcebergBase:
 
     guarding: Mapping[str, str] = {}
     computed = False
+    always_commits = True
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         self._given = dict(given or {})
@@ -248,6 +251,7 @@ class DeltaBase:
     # A MERGE that did not see what another one committed fails, even if the two changed other files.
     guarding: Mapping[str, str] = {"delta.isolationLevel": "Serializable"}
     computed = True
+    always_commits = False
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         self._properties = {**_DELTA, **self.guarding, **(given or {})}
