@@ -249,3 +249,24 @@ def test_two_folds_that_insert_one_key_in_delta_leave_it_once(
     position = race.version().position
     assert position is not None
     assert (position.lsn, position.clean) == (updated, True)
+
+
+@pytest.mark.parametrize("table_format", [DELTA])
+def test_a_fold_that_changes_no_row_goes_on_behind_a_compaction(lake: Lake, tmp_path: Path) -> None:
+    """Delta makes no commit of such a fold, so the only new commit is the compaction, which carries no position."""
+    # GIVEN changes that leave no row: a key that is inserted and deleted
+    race = Race(lake, tmp_path, 3)
+    inserted, deleted = race.second + 1, race.second + 2
+    assert not [lsn for lsn in race.source.after if race.second < lsn <= deleted]
+    more = {"schema_id": "form-1", "partition": 0}
+    made, gone = change("c", inserted, 100, before=None), change("d", deleted, 100, 0)
+    lake.append([as_row(each | more) for each in (made, gone)])
+    # WHEN the table is compacted while they are folded
+    before = race.version().pin
+    race.overtaken("pinned", deleted, compacts(race))
+    # THEN the table has the position of the fold
+    assert race.version().pin != before
+    position = race.version().position
+    assert position is not None
+    assert (position.lsn, position.clean) == (deleted, True)
+    assert lake.rows() == expected(race.source, race.second)
