@@ -165,7 +165,9 @@ class Exported:
             if self._chunks.settle(chunk):
                 self._take(chunk, answer, now)
         elif isinstance(answer, Busy):
-            self._pass_over(chunk, answer.reason, now)
+            # A table that was set aside meanwhile is not read any more, and its description may be forgotten.
+            if self._chunks.has(chunk.task):
+                self._pass_over(chunk, answer.reason, now)
         else:
             # The table was altered or dropped since the snapshot was taken, so its remaining rows are read beside the
             # stream.
@@ -200,8 +202,7 @@ class Exported:
         """Note that another session has locked the chunk's table, and let other tables have their turn."""
         task = chunk.task
         if self._postpones_keyless or self._rendering.key_columns(task.oid):
-            if self._chunks.has(task):
-                self._tasks.tell_postponed(task.name, reason)
+            self._tasks.tell_postponed(task.name, reason)
             self._chunks.drop(task)
             return
         if task.oid not in self._told:
@@ -210,7 +211,7 @@ class Exported:
         since = self._locked_since.setdefault(task.oid, now)
         self._chunks.put_off(chunk)
         is_alone = all(each.oid in self._locked_since for each in self._chunks.left())
-        if now - since >= GIVE_UP_S and is_alone and self._chunks.has(task):
+        if now - since >= GIVE_UP_S and is_alone:
             self._chunks.drop(task)
             self._markers.discard(task.oid)
             self._tasks.end(self._begun[task.oid], _given_up(reason, task.name), now=now)

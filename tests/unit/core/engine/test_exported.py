@@ -285,6 +285,20 @@ def test_a_locked_table_without_a_key_is_given_up_by_name_and_holds_up_nothing_f
     assert daemon.progress.is_done
 
 
+def test_the_lock_of_a_table_that_was_set_aside_meanwhile_does_not_matter():
+    daemon = Daemon(T, U, parallelism=1)
+    chunk, _ = daemon.ask()
+    daemon.exported.leave(1, "it is set aside")
+    # Kafka holds that the table has ended, so its description is forgotten.
+    del daemon.rendering.names[1]
+    daemon.rendering.keyless.add(1)
+    daemon.exported.chunk_read(chunk, Busy("locked by server process 7"), 10.0)
+    assert daemon.facts.of(SnapshotWaiting) == daemon.facts.of(SnapshotPostponed) == []
+    daemon.answers(lines(3))
+    daemon.finish()
+    assert [oid for oid, _ in daemon.rendering.put_rows] == [2]
+
+
 def test_a_lock_that_is_short_costs_a_table_without_a_key_nothing():
     daemon = Daemon(T, parallelism=1)
     daemon.rendering.keyless.add(1)
