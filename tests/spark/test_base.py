@@ -6,8 +6,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import SinkError
+from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.part import LacksChangesError
 from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.stream.sessions import Sessions
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from deploy.demo.mirrored import compare
 from tests.spark.base_model import DOCS, Lake, as_row, expected, form_of
@@ -117,6 +119,31 @@ def test_a_table_of_iceberg_that_its_owner_replaces_is_folded_as_a_whole(
     spark.sql(f"{replaced} USING iceberg AS SELECT id, title FROM {table}")
     with pytest.raises(SinkError, match="_cdcd_commit_lsn"):
         lake.fold(source.lsn)
+
+
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_tables_that_are_folded_side_by_side_follow_their_sources_each_to_its_own_position(
+    spark: SparkSession, tmp_path: Path, unique: str, table_format: str
+) -> None:
+    lakes = [Lake(spark, str(tmp_path / f"{n}"), f"{unique}_{n}", table_format) for n in range(3)]
+    sources = [Source(seed) for seed in range(3)]
+    sessions = Sessions(spark)
+
+    def fold(session: SparkSession, number: int) -> Folded:
+        return lakes[number].fold(sources[number].lsn, spark=session)
+
+    for form in ("form-1", "form-1", "form-2"):
+        for number, (lake, source) in enumerate(zip(lakes, sources, strict=True)):
+            source.run(6 + number)
+            lake.write(source, form)
+        done = sessions.each(2, fold, range(3))
+        assert [each.attempts for each in done] == [1, 1, 1] or form == "form-2"
+        for lake, source in zip(lakes, sources, strict=True):
+            assert lake.rows() == expected(source, source.lsn)
+            position = lake.format.version(spark, lake.table).position
+            assert position is not None
+            assert (position.lsn, position.clean) == (source.lsn, True)
+    assert all("note" in spark.table(lake.table).columns for lake in lakes)
 
 
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
