@@ -77,7 +77,7 @@ def last_checkpoint(broker: KafkaBroker, topic: str) -> Checkpoint:
 
 
 def bomb(broker: KafkaBroker, topic: str, codec: str, records: int, megabytes: int = 150) -> list[int | None]:
-    """Write records of zeros, each of which has a few kilobytes after compression.
+    """Write records of zeros. Each record has a few kilobytes after compression.
 
     Returns:
         The offset of each record; None where the broker refused the record.

@@ -577,7 +577,7 @@ LEFT: Final[dict[str, Attack]] = {
         rules={"include": ["public.t.id", "public.t.note"]},
     ),
 }
-"""Partitions and children that are none any more when the daemon reads their columns."""
+"""Tables that were partitions or children when rows were written, and are not when the daemon reads their columns."""
 
 
 def start(

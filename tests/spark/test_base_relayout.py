@@ -105,7 +105,7 @@ def test_a_fold_that_commits_while_a_table_is_written_again_is_folded_again(lake
     lake.write(source)
 
     class Overtaken:
-        """The format, in which another process folds between the look at the table and the statement."""
+        """The table format. Another process folds the table after its version was read and before the statement."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(lake.format, name)
@@ -133,7 +133,7 @@ def test_a_table_that_cannot_be_written_again_is_refused_by_name(lake: Lake) -> 
         with pytest.raises(ConfigError, match="change data feed"):
             written_again(lake, LAYOUTS[0])
     else:
-        # Nobody knows which rows a table has whose commits with a position are gone.
+        # If all commits with a position are gone, nothing says which rows the table has.
         lake.spark.sql(f"INSERT INTO {lake.table} SELECT * FROM {lake.table} WHERE false")
         now = lake.spark.sql("SELECT CAST(current_timestamp() AS string)").collect()[0][0]
         lake.spark.sql(

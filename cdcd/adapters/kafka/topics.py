@@ -227,7 +227,7 @@ def _specified(name: str, spec: TopicSpec, compacted: Compacted) -> NewTopicSpec
 
 
 def _own_config(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of one of cdcd's own topics, with those of `topics.create.config` that hold for it, too."""
+    """Return `own`, with the settings of `topics.create.config` (`given`) that also hold for topics of cdcd's own."""
     kept = {key: value for key, value in given.items() if key == "min.insync.replicas"}
     size = "max.message.bytes"
     if size in own and given.get(size, "").isdecimal():

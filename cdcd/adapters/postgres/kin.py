@@ -33,8 +33,8 @@ SELECT root::int8, c.oid::int8, n.nspname::text, c.relname::text, depth IS NULL,
  ORDER BY root, depth NULLS LAST, c.oid
 """
 
-# Tables that may have been partitions or children and are none now: they do not exist, or ALTER TABLE has changed the
-# rows of all their columns in pg_attribute, as DETACH PARTITION and NO INHERIT do (RemoveInheritance in tablecmds.c).
+# Tables that have no parent now, but may have had one. Such a table does not exist, or ALTER TABLE has changed the
+# rows of all its columns in pg_attribute, as DETACH PARTITION and NO INHERIT do (RemoveInheritance in tablecmds.c).
 # The row of a system column keeps the transaction that created the table.
 _LEFT: Final = b"""
 SELECT wanted.oid::int8 FROM unnest(%s::oid[]) AS wanted(oid)

@@ -415,7 +415,12 @@ def former_version(there: Version) -> str | None:
 
 
 def _iceberg_node(parent: int | None, said: str | None, is_former: bool, is_empty: bool | None) -> Node:
-    """The commit of a snapshot. `said`: what it carries. `is_empty`: the table has no rows then. None: not known."""
+    """Return the commit of a snapshot.
+
+    Args:
+        said: the position that the summary of the snapshot carries, as text; None: the snapshot carries none.
+        is_empty: True if the table has no rows at the snapshot; None: not known.
+    """
     carried = _carried(said)
     # An owner who replaces the table begins it with another first snapshot.
     first = NO_VERSION if carried is not None or is_empty else _UNKNOWN

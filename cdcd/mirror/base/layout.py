@@ -107,10 +107,14 @@ def _described(spark: SparkSession, name: str, schema: TableSchema) -> tuple[Fie
 
 
 def fields_described(rows: Sequence[tuple[str, str]], where: str) -> tuple[Field, ...]:
-    """The partition fields in Spark's description of a table, of which `rows` has names and types.
+    """Return the partition fields in Spark's description of a table.
 
     Spark names the columns if each field is a column, and numbers the transforms if one is not
     (DescribeTableExec.scala, `addPartitioning`). A heading has no type, so a column can have the name of a heading.
+
+    Args:
+        rows: name and type of each row of the description.
+        where: name of the table, for errors.
     """
     heading, found, texts = "", [], []
     for name, kind in rows:

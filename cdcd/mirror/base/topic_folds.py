@@ -103,7 +103,7 @@ class TopicFolds:
         )
 
     def where(self, topic: str) -> Place | None:
-        """Return where the table of a topic is. None: there is none, or it is a changelog."""
+        """Return the place of a topic's table. None: the topic has no table, or only a changelog."""
         table, schema = self._forms.table(topic) or topic, self._forms.newest(topic).schema
         name = self._lake.target.name_of(schema, kind_of(schema))
         if not schema.key or not exists(self._spark, name):

@@ -259,7 +259,7 @@ def check_transactions(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Fin
 
 
 def check_compressed(facts: BrokerFacts, wanted: BrokerWanted) -> Iterator[Finding]:
-    """Find topics in which a small record of somebody else could need much memory of the daemon."""
+    """Find topics that take compressed records, because the daemon could need much memory to read such a record."""
     own = own_topics(wanted.checkpoint, wanted.schemas)
     for name, config in facts.read_configs.items():
         if takes_compressed(config):

@@ -46,7 +46,7 @@ def test_a_fold_whose_commit_followed_a_compaction_is_tried_again(
 def test_a_fold_that_changed_no_row_of_delta_behind_a_compaction_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Delta makes no commit of such a fold, and the position is that of the commit before the compaction."""
+    """Delta makes no commit for a fold that changes no row, so the newest position is from before the compaction."""
     assert settled(monkeypatch, DeltaBase(), "2", COMPACTED) is None
 
 
