@@ -247,12 +247,13 @@ def _append_log(
 
     stop = threading.Event()
     settings = settings_of(config, consistent=consistent, source=pipeline is not None)
+    # Before the session, which takes seconds: a login may be wrong.
+    client = config.kafka.librdkafka()
     spark = session_for(config, f"cdcd mirror {config.name}", also=CONSUMERS)
     # A SparkContext replaces the handler of SIGINT by one that raises KeyboardInterrupt.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     place = log_place(config)
-    client = config.kafka.librdkafka()
     source = None if pipeline is None else source_of(pipeline, settings)
     load_one = load_folded(spark, config, settings)
     job: LogJob | BaseJob
@@ -310,6 +311,8 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
     from cdcd.telemetry.mirror_lines import lines  # noqa: PLC0415
 
     place = config.target
+    with_log = config.change_log != "none"
+    ask = partial(ends_in_kafka, config.kafka.librdkafka()) if kafka and with_log else None
     spark = session_for(config, f"cdcd mirror status {config.name}", kafka=kafka)
     try:
         if config.change_log == "none":
@@ -318,7 +321,6 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
             )
         else:
             base = None if config.change_log == "only" else base_format(config)
-            ask = partial(ends_in_kafka, config.kafka.librdkafka()) if kafka else None
             found = look_at_log(spark, target_of(config), log_place(config), settings_of(config), base, ask)
     finally:
         spark.stop()

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from cdcd.config.defaults import with_derived_defaults
+from cdcd.config.java_client import is_login, librdkafka_login
 from cdcd.config.loading import read_file, validated
 from cdcd.config.reference import reference_yaml
 from cdcd.config.sections.process import ListenConfig, LogConfig
@@ -42,6 +43,14 @@ Every key of a mirror's configuration with its default. Made from the models by 
 In the file, ${NAME} and ${NAME:-default} are filled in from the environment; $${ stands for ${."""
 
 
+def _revealed(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties with their secrets."""
+    return {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else value
+        for name, value in properties.items()
+    }
+
+
 class SourceConfig(Section):
     """Where the changes are."""
 
@@ -61,24 +70,23 @@ class SourceConfig(Section):
 
     client_properties: Properties = Field(
         default_factory=dict,
-        description="Names of librdkafka, for the client by which the log (change_log) looks at topics: "
-        "security.protocol, sasl.username and so on. Needed where `properties` has a login.",
+        description="Properties of librdkafka, the client that looks at topics, in its own names. If no property is a "
+        "login (security.protocol, sasl.*, ssl.*), the client gets the login of `properties`: PLAIN or SCRAM in "
+        "sasl.jaas.config, and certificates in PEM. Another login must be given here too.",
     )
 
     def librdkafka(self) -> dict[str, Any]:
-        """The properties of the client that looks at topics. Holds secrets: never to be printed."""
-        given = {
-            name: value.get_secret_value() if isinstance(value, SecretStr) else value
-            for name, value in self.client_properties.items()
-        }
-        return {**given, "bootstrap.servers": self.bootstrap_servers}
+        """The properties of the client that looks at topics. Holds secrets: never to be printed.
+
+        ConfigError: the login of `properties` cannot be given to librdkafka, and `client_properties` has none.
+        """
+        given = _revealed(self.client_properties)
+        login = {} if any(map(is_login, given)) else librdkafka_login(self.java_client())
+        return {**login, **given, "bootstrap.servers": self.bootstrap_servers}
 
     def java_client(self) -> dict[str, str]:
         """The properties. Holds secrets: never to be printed."""
-        given = {
-            name: value.get_secret_value() if isinstance(value, SecretStr) else value
-            for name, value in self.properties.items()
-        }
+        given = _revealed(self.properties)
         for name, file in self.properties_files.items():
             given[name], wrong = read_secret(str(file))
             if wrong:

@@ -8,11 +8,14 @@ import pytest
 from confluent_kafka.admin import (
     AclOperation,
     AdminClient,
+    NewTopic,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
 
+from cdcd.adapters.kafka.topic_facts import TopicStarts
+from cdcd.config.mirror import SourceConfig
 from deploy.local import KafkaBroker
 from deploy.local.process import free_port
 from tests.integration.conftest import Database
@@ -207,6 +210,36 @@ def test_a_listener_that_wants_tls_and_is_spoken_to_without_is_told_when_the_sta
     assert "127.0.0.1" in said.message
     assert "given up after startup_timeout_s: 1" in said.message
     assert "security.protocol" in said.hint
+
+
+@pytest.mark.parametrize("listener", ["CLIENT", "MUTUAL"], ids=["SCRAM", "client certificate"])
+def test_a_mirror_looks_at_topics_with_the_login_that_spark_has(guarded: Guarded, listener: str):
+    # GIVEN a login in the names of the Java client
+    authority, name = guarded.authority, f"mirrored{uuid4().hex[:8]}"
+    properties = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(authority.certificate)}
+    if listener == "CLIENT":
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        properties |= {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": f'{module} required username="cdcd" password="{PASSWORD}";',
+        }
+    else:
+        identity = str(authority.issue("cdcd"))
+        properties |= {
+            "security.protocol": "SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": identity,
+        }
+    guarded.allow(name, "User:cdcd" if listener == "CLIENT" else "User:CN=cdcd")
+    topic = f"{name}.public.t"
+    admin = AdminClient({"bootstrap.servers": guarded.admin})
+    for made in admin.create_topics([NewTopic(topic, 1)]).values():
+        made.result(30)
+    servers = f"127.0.0.1:{guarded.ports[listener]}"
+    kafka = SourceConfig.model_validate({"bootstrap_servers": servers, "properties": properties})
+    # WHEN the client of the log asks, THEN the broker answers
+    assert TopicStarts(kafka.librdkafka()).ends([topic]) == {topic: {0: 0}}
 
 
 @pytest.mark.long

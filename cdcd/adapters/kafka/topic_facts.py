@@ -1,14 +1,15 @@
 """What tells a topic from another one that had its name: Kafka's id of it, and the first offsets of its partitions."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from cdcd.adapters.kafka.client import make_admin
-from cdcd.core.errors import SinkError, SinkUnavailableError
+from cdcd.core.errors import ConfigError, SinkError, SinkUnavailableError
 
 _TIMEOUT_S: Final = 15.0
 
@@ -27,11 +28,20 @@ class TopicStart:
 
 
 class TopicStarts:
-    """Asks the brokers for the identity of topics. `properties` are librdkafka's."""
+    """Asks the brokers for the identity of topics. `properties` are librdkafka's.
+
+    ConfigError: librdkafka refuses a property.
+    """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._servers = properties["bootstrap.servers"]
-        self._client = make_admin(properties)
+        try:
+            self._client = make_admin(properties)
+        except KafkaException as error:
+            raise ConfigError(
+                f"librdkafka refuses the properties of the client that looks at topics: {error.args[0].str()}",
+                hint="Correct kafka.client_properties (librdkafka's names), or the login in kafka.properties.",
+            ) from None
 
     def look(self, topics: Sequence[str]) -> dict[str, TopicStart]:
         """Those of `topics` that exist.
@@ -64,6 +74,18 @@ class TopicStarts:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         written = self._offsets(described, latest, IsolationLevel.READ_UNCOMMITTED)
         return written, self._offsets(described, latest, IsolationLevel.READ_COMMITTED)
+
+    def cleanup_policies(self, topics: Sequence[str]) -> dict[str, str]:
+        """`cleanup.policy` of those of `topics` that exist, where the user may see it (DescribeConfigs)."""
+        if not topics:
+            return {}
+        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        found: dict[str, str] = {}
+        for resource, future in self._client.describe_configs(asked, request_timeout=_TIMEOUT_S).items():
+            # The mirror goes on without the policy of a topic.
+            with suppress(KafkaException, TimeoutError):
+                found[resource.name] = str(future.result(_TIMEOUT_S)["cleanup.policy"].value)
+        return found
 
     def _described(self, topics: Sequence[str]) -> dict[str, Any]:
         """Those of `topics` that exist, as the client describes them."""

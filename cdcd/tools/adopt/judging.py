@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
 
+from cdcd.config.java_client import JAAS
 from cdcd.config.masking import is_secret_name, mask_text
 from cdcd.tools.adopt.column_options import of_columns
-from cdcd.tools.adopt.logins import JAAS, USER_INFO, judge_login, judge_secret, judge_user_info
+from cdcd.tools.adopt.logins import USER_INFO, judge_login, judge_secret, judge_user_info
 from cdcd.tools.adopt.options import OPTIONS, PRODUCER, Option
 from cdcd.tools.adopt.reach import Known
 from cdcd.tools.adopt.references import References, has_placeholder

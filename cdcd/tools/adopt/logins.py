@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from cdcd.config.java_client import JAAS, read_login
 from cdcd.tools.adopt.options import Option
 from cdcd.tools.adopt.references import References, has_placeholder, secret_file
 from cdcd.tools.adopt.rules import KERBEROS
@@ -11,13 +12,8 @@ from cdcd.tools.adopt.verdicts import Verdict, VerdictKind, lacks
 USER_INFO: Final = "basic.auth.user.info"
 """Ends the name of the option that holds user and password for a schema registry."""
 
-JAAS: Final = "sasl.jaas.config"
-_LOGIN: Final = re.compile(
-    r"\s*org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram)LoginModule\s+\w+\s+(.*);\s*",
-    re.DOTALL,
-)
 _KERBEROS_LOGIN: Final = "Krb5LoginModule"
-_PAIR: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:\\.|[^\"\\])*)\"|([^\s;]+))")
+_KERBEROS_PAIR: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:\\.|[^\"\\])*)\"|([^\s;]+))")
 
 _HIDDEN: Final = "***"
 """Stands for the value of a secret where a rule asks whether there is one."""
@@ -47,11 +43,7 @@ def judge_login(name: str, value: str, references: References) -> Verdict:
     """User and password of JAAS' modules for PLAIN and SCRAM."""
     if _KERBEROS_LOGIN in value:
         return _kerberos_login(value, references)
-    match = _LOGIN.fullmatch(value)
-    pairs = {
-        key: re.sub(r"\\(.)", r"\1", quoted) if quoted else bare
-        for key, quoted, bare in _PAIR.findall(match[1] if match else "")
-    }
+    pairs = read_login(value) or {}
     if "username" not in pairs or "password" not in pairs:
         return lacks(
             "Only the login modules for PLAIN and SCRAM can be read. Set sasl.mechanism and the like in "
@@ -71,7 +63,7 @@ def judge_login(name: str, value: str, references: References) -> Verdict:
 
 def _kerberos_login(value: str, references: References) -> Verdict:
     """The verdict on the JDK's module for Kerberos. Principal and key tab are not secrets."""
-    given = {name.lower(): quoted or bare for name, quoted, bare in _PAIR.findall(value)}
+    given = {name.lower(): quoted or bare for name, quoted, bare in _KERBEROS_PAIR.findall(value)}
     keys = {
         f"kafka.properties.sasl.kerberos.{name}": references.replace(given[name], f"sasl.kerberos.{name}")
         for name in ("principal", "keytab")
