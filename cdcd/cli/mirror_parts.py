@@ -236,6 +236,7 @@ def settings_of(
         interval_s=batches.interval_s,
         fold_interval_s=batches.fold_interval_s,
         fold_changes=batches.fold_changes,
+        fold_tables_min=batches.fold_tables_min,
         batch_records_max=batches.records_max,
         threads=batches.threads,
         consistent=consistent or batches.consistent,

@@ -264,6 +264,14 @@ class BatchesConfig(Section):
         description="With change_log: fold, number of waiting changes of a table at which the next batch folds the "
         "table, even if fold_interval_s has not passed.",
     )
+    fold_tables_min: int = Field(
+        10,
+        ge=0,
+        le=10_000,
+        description="With change_log: fold, number of tables that each batch folds at least, if so many have changes: "
+        "the changes of a few tables do not wait for fold_interval_s. Tables that were folded first come first. 0: a "
+        "batch folds only tables whose changes have waited.",
+    )
     records_max: int = Field(
         500_000,
         ge=1000,

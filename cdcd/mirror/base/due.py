@@ -1,5 +1,6 @@
 """Which tables a round of folds looks at: those that may lack something that the log has."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,6 +63,29 @@ def is_due(
         is_much = known.is_empty or new.count >= settings.fold_changes
         return always or is_much or waited >= settings.fold_interval_s
     return not known.is_empty and (always or waited >= LOOK_S)
+
+
+def first_waiting(
+    due: Collection[str],
+    known: Mapping[str, Known],
+    new: Mapping[str, LogChanges],
+    settings: MirrorSettings,
+) -> list[str]:
+    """The topics that are folded besides those that are due, so that a round folds `settings.fold_tables_min` tables.
+
+    Each of them has changes, which are not due yet. Those whose table was looked at first come first, so each table has
+    its turn.
+
+    Args:
+        due: topics that are due. Those without new changes do not count, because a table without changes needs no fold.
+    """
+
+    def waits(topic: str) -> bool:
+        return topic in known and new[topic].last > known[topic].lsn
+
+    free = settings.fold_tables_min - len([topic for topic in due if waits(topic) or topic not in known])
+    waiting = sorted({topic for topic in new if waits(topic)} - {*due}, key=lambda topic: known[topic].at)
+    return waiting[: max(0, free)]
 
 
 def look_after(log: DataFrame, since: int, bound: int) -> dict[str, dict[int, LogChanges]]:

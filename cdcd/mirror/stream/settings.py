@@ -32,6 +32,7 @@ class MirrorSettings:
         interval_s: the least time from the beginning of a batch to that of the next.
         fold_interval_s: a table that is folded from the log is folded when its changes have waited for so many seconds.
         fold_changes: number of waiting changes at which such a table is folded in the next round.
+        fold_tables_min: number of such tables that a round folds at least, if so many have changes.
         batch_records_max: maximum number of offsets in a part of a topic that is applied together. While the mirror
             runs live, a batch goes on by so many offsets of all topics together.
         threads: tables that are worked on at the same time.
@@ -63,6 +64,7 @@ class MirrorSettings:
     interval_s: float = 60.0
     fold_interval_s: float = 300.0
     fold_changes: int = 10_000
+    fold_tables_min: int = 10
     batch_records_max: int = 500_000
     threads: int = 2
     consistent: bool = False
