@@ -1,6 +1,7 @@
 """Tables of a mirror without a log go on as tables that are folded from a log, although Kafka lost their records."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -67,3 +68,63 @@ def test_a_table_of_a_mirror_without_a_log_goes_on_without_being_read_again(
         assert list(folds.once()) == ["public.late"]
         assert folds.different("plain", "moved") == []
         assert [fact for fact in folds.facts if isinstance(fact, TableTakenOver)] == []
+
+
+HISTORY = ["public.paired"]
+CHANGELOGS = [
+    "CREATE TABLE paired (id int PRIMARY KEY, n int)",
+    "CREATE TABLE keyless (id int, n int); ALTER TABLE keyless REPLICA IDENTITY FULL",
+    "INSERT INTO paired VALUES (1, 1), (2, 2); INSERT INTO keyless VALUES (1, 1), (1, 1), (2, 2)",
+]
+"""The second table has two rows of the snapshot that are the same."""
+
+
+def changes_of(folds: Folds, name: str) -> list[tuple[Any, ...]]:
+    """The rows of a changelog without the places of the records."""
+    rows = folds.spark.table(name)
+    named = [column for column in ("id", "n", "number", "n__dropped") if column in rows.columns]
+    own = ["_cdcd_op", "_cdcd_commit_lsn", "_cdcd_event_no"]
+    return sorted([tuple(row) for row in rows.select(*own, *named).collect()], key=repr)
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_changelogs_of_a_mirror_without_a_log_go_on_with_each_change_once(
+    stage: Stage, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    with stage.source(f"logs_{table_format}", *CHANGELOGS) as source:
+        folds = Folds(spark, source, tmp_path, table_format)
+        former = Job(spark.newSession(), source, folds.folder, table_format)
+        keyless, paired = folds.name("keyless"), folds.name("paired").replace("paired", "paired_changes")
+        # GIVEN changelogs of a mirror without a log, with rows of a snapshot, and a column of another type
+        source.deliver()
+        assert former.once(tables={"history": HISTORY}).stopped == {}
+        source.execute("UPDATE paired SET n = 10 WHERE id = 1; DELETE FROM paired WHERE id = 2")
+        source.execute("UPDATE keyless SET n = 20 WHERE id = 2")
+        source.execute("ALTER TABLE keyless ALTER n TYPE text USING 'n' || n")
+        source.execute("INSERT INTO keyless VALUES (3, 'three'); DELETE FROM keyless WHERE id = 3")
+        source.deliver()
+        assert former.once(tables={"history": HISTORY}).stopped == {}
+        before = {name: changes_of(folds, name) for name in (keyless, paired)}
+        # WHEN they are folded from a log, THEN no change is there twice
+        assert folds.once(history=tuple(HISTORY)) == {}
+        assert {name: changes_of(folds, name) for name in before} == before
+        taken = [fact.table for fact in folds.facts if isinstance(fact, TableTakenOver)]
+        assert sorted(taken) == ["public.keyless", "public.paired", "public.paired"]
+        # AND changes of now are added
+        source.execute("ALTER TABLE paired RENAME n TO number; INSERT INTO paired VALUES (5, 5)")
+        source.execute("INSERT INTO keyless VALUES (5, 'five')")
+        source.deliver()
+        assert folds.once(history=tuple(HISTORY)) == {}
+        assert folds.different("paired") == []
+        for name, had in before.items():
+            now = changes_of(folds, name)
+            assert len(now) == len(had) + 1
+            assert set(had) < set(now)
+        # AND a changelog whose topic has lost records that it had goes on too
+        for table in ("paired", "keyless"):
+            source.shorten(f"public.{table}", ends(source, table))
+        source.execute("INSERT INTO keyless VALUES (6, 'six')")
+        source.deliver()
+        assert folds.once(history=tuple(HISTORY)) == {}
+        assert len(changes_of(folds, keyless)) == len(before[keyless]) + 2

@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.watching.progress import TableFailed, TopicUnfit
 from tests.integration.daemon import until
+from tests.integration.forked import run_cdcd
+from tests.spark.folding import Folds
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage, change
 
@@ -55,11 +57,13 @@ def test_a_delete_of_which_the_tombstone_is_left_is_a_delete(
     source: Source, spark: SparkSession, tmp_path: Path
 ) -> None:
     jobs = [Job(spark, source, tmp_path / form, form) for form in (ICEBERG, DELTA)]
+    folds = Folds(spark, source, tmp_path, DELTA)
     source.execute("INSERT INTO kept SELECT i, i FROM generate_series(1, 20) i")
     source.deliver()
     for job in jobs:
         assert job.once().stopped == {}
         assert job.all(TopicUnfit) == []
+    assert folds.once() == {}
     # GIVEN rows that were deleted, of which compaction has removed the deletes before they were mirrored
     compact(source)
     source.execute("DELETE FROM kept WHERE id <= 10")
@@ -79,3 +83,19 @@ def test_a_delete_of_which_the_tombstone_is_left_is_a_delete(
         assert (job.once().stopped, job.all(TableFailed)) == ({}, [])
         assert [fact.topic for fact in job.all(TopicUnfit)] == [f"{source.name}.public.kept"]
         assert job.rows(source, "kept") == expected
+    # AND a table that is folded from a log, which lacks the deletes, stops by name
+    stopped = folds.once()
+    assert "compaction has removed the delete" in stopped["public.kept"].message
+    assert [fact.topic for fact in folds.facts if isinstance(fact, TopicUnfit)] == [
+        f"{source.name}.public.kept"
+    ]
+    # AND it equals the source after the daemon has read it again
+    daemon = source.daemon
+    for verb, event in (("stop", "table.aside"), ("resume", "table.read")):
+        seen = len(daemon.events)
+        done = run_cdcd("tables", verb, "public.kept", "--config", str(daemon.config_path))
+        assert done.returncode == 0, done.stderr
+        daemon.await_event(event, after=seen, table="public.kept")
+    source.deliver()
+    assert folds.once() == {}
+    assert folds.different("kept") == []

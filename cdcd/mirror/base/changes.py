@@ -2,7 +2,8 @@
 
 The rule: a change has the same row whenever it is folded: its LSN, its number and its kind name it, and a row of a
 snapshot is named by its place in the topic. A fold adds the rows that are not there. So a fold that comes again, and
-one whose commit was overtaken, add nothing twice.
+one whose commit was overtaken, add nothing twice. Rows that a mirror without a log has added have no place, so rows of
+snapshots below the offsets of the position are left out.
 
 Rows stay as they were at the time of the change. So the changes of each form are folded by themselves, up to the
 commit before the next form, and the table has the columns of the form that was folded last.
@@ -10,18 +11,19 @@ commit before the next form, and the table has the columns of the form that was 
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import reduce
 from typing import Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.mirror.base.columns import digest
 from cdcd.mirror.base.commit import Folded, attempted
-from cdcd.mirror.base.formats import CHANGES, BaseFormat
+from cdcd.mirror.base.formats import CHANGES, OFFSET, PARTITION, PLACE_COLUMNS, BaseFormat
 from cdcd.mirror.base.kept import KeptFolded, KeptFolding, topic_of
 from cdcd.mirror.base.part import Forms, Part, PartOfForm, Place, last_truncate
 from cdcd.mirror.base.path import Path, Steps
-from cdcd.mirror.base.plan import form_of_rows, steps_of
+from cdcd.mirror.base.plan import form_of_rows, steps_of, with_form_of_rows
 from cdcd.mirror.base.position import NO_VERSION, Position
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.descriptions import Form
@@ -32,10 +34,7 @@ from cdcd.mirror.targets.reduction import EVENT, LSN
 from cdcd.mirror.targets.same_columns import is_other
 from cdcd.mirror.targets.table_format import as_view
 
-PARTITION: Final = "_cdcd_partition"
-OFFSET: Final = "_cdcd_offset"
-
-COLUMNS: Final = {**changelog.COLUMNS, PARTITION: "INT", OFFSET: "BIGINT"}
+COLUMNS: Final = {**changelog.COLUMNS, **PLACE_COLUMNS}
 """Columns that the changelog has besides those of the source: the columns of every changelog, and the partition and
 offset of each record."""
 
@@ -61,11 +60,10 @@ def next_bound(forms: Sequence[PartOfForm], lsn: int) -> int | None:
     """Return the LSN up to which a part has one form. None: the part has one form, or cannot be cut by the LSN.
 
     Args:
-        lsn: the part has the changes after it.
+        lsn: the part is not cut at or before it.
     """
-    in_order = sorted(forms, key=lambda each: each.first)
-    bound = in_order[1].first[0] - 1 if len(in_order) > 1 else 0
-    return bound if bound > lsn else None
+    firsts = sorted([each.first for each in forms])
+    return min([first[0] - 1 for first in firsts[1:] if first[0] - 1 > lsn], default=None)
 
 
 class _Path(Path):
@@ -92,7 +90,8 @@ class _Folding(KeptFolding):
             part = self._part(position, topic_id, is_new=there is None)
             if not part.forms and position.clean:
                 return nothing
-            earlier = next_bound(part.forms, max(position.lsn, part.lower))
+            # The table may have changes up to `reached`, in the columns of the form of its rows.
+            earlier = next_bound(part.forms, max(position.reached, part.lower))
             if earlier is None:
                 break
             folding = _Folding(self._spark, self._format, self._place, self._forms, earlier)
@@ -135,9 +134,10 @@ class _Folding(KeptFolding):
         """Return the forms from the form of the table's rows to the last form of the part; None if none is known."""
         has = form_of_rows(self._spark, self._place, position)
         found = self._log.described(part.forms)
-        forms: list[Form] = [found[each.schema_id] for each in sorted(part.forms, key=lambda one: one.last)]
-        if not forms and has is not None:
-            forms = [form for form in [self._forms([has.schema_id]).get(has.schema_id)] if form is not None]
+        in_order = sorted(part.forms, key=lambda one: one.last)
+        forms: list[Form] = [found[each.schema_id] for each in in_order]
+        if has is not None and (position.is_former or not forms):
+            forms = with_form_of_rows(has, position, in_order, forms, self._forms)
         if not forms:
             return None
         if has is not None and not is_other(has, forms[0].schema):
@@ -149,6 +149,20 @@ class _Folding(KeptFolding):
                 return _Path(None, forms)
             return path
         return _Path(None, forms)
+
+    def _without_rows_read(self, source: DataFrame, position: Position) -> DataFrame:
+        """Leave out the rows of snapshots that the table has by the offsets of its position.
+
+        Records that come back from quarantine have such offsets too, and the table lacks them.
+        """
+        below = [(sf.col(PARTITION) == part) & (sf.col(OFFSET) < end) for part, end in position.ends.items()]
+        is_there = (sf.col(changelog.CHANGE) == "r") & reduce(Column.__or__, below, sf.lit(False))
+        replay = self._place.replay
+        if replay is None:
+            return source.filter(~is_there)
+        back = replay.rows.select(sf.col("part").alias(PARTITION), sf.col("off").alias(OFFSET))
+        returned = source.filter(is_there).join(back, [PARTITION, OFFSET], "left_semi")
+        return source.filter(~is_there).unionByName(returned)
 
     def _statement(self, pin: str, position: Position, part: Part, path: Path) -> Folded | None:
         schema = path.schema
@@ -162,6 +176,8 @@ class _Folding(KeptFolding):
             if about["unfit"]:
                 raise self._log.unfit(changes)
             source = rows.select(*COLUMNS, *[quoted(column.name) for column in schema.columns])
+            if not position.clean:
+                source = self._without_rows_read(source, position)
             carried = self._table.carried(pin, position, digest(schema))
             guarded = self._table.guarded(stack.enter_context(as_view(source)), pin)
 
@@ -189,7 +205,7 @@ def merge(to: str, source: str, schema: TableSchema, lower: int, bound: int) -> 
         [
             f"MERGE INTO {to} t USING {source} s ON {' AND '.join(on)}",
             # Formats make an append of a MERGE that only inserts, and an append never fails because of another commit.
-            f"WHEN MATCHED AND t.{OFFSET} IS NULL THEN UPDATE SET {OFFSET} = s.{OFFSET}",
+            f"WHEN MATCHED AND t.{OFFSET} IS NULL THEN UPDATE SET {PARTITION} = s.{PARTITION}, {OFFSET} = s.{OFFSET}",
             f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f's.{name}' for name in names)})",
         ]
     )

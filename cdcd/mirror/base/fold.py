@@ -6,7 +6,6 @@ parsed from the bytes of the log, because Spark writes numbers of a nested objec
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -14,14 +13,14 @@ from pyspark.sql import functions as sf
 from cdcd.core.errors import SinkError
 from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import OWN_COLUMNS, alterations, created, digest, present
-from cdcd.mirror.base.commit import Folded, Folding, attempted
-from cdcd.mirror.base.formats import BaseFormat, OtherMakerError, check_made, form_property
+from cdcd.mirror.base.commit import Folded, Folding
+from cdcd.mirror.base.formats import BaseFormat, check_made, form_property
 from cdcd.mirror.base.layout import conditions, layout_of, made, partitioned_by, properties_of
 from cdcd.mirror.base.part import Forms, Place
 from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.plan import Plan, plan_of
 from cdcd.mirror.base.position import NO_VERSION, Position
-from cdcd.mirror.base.takeover import take_over
+from cdcd.mirror.base.takeover import folded
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check
 from cdcd.mirror.targets.layout import DELETED, Layout
 from cdcd.mirror.targets.merge import merge
@@ -38,20 +37,8 @@ def fold(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, b
         SourceError, SinkError, IncompatibleSchemaError: the table cannot be folded until a person acts.
     """
     folding = _Folding(spark, format_, place, forms, bound)
-    taken_over: int | None = None
-
-    def attempt() -> Folded | None:
-        nonlocal taken_over
-        try:
-            return folding.attempt()
-        except OtherMakerError:
-            taken_over = take_over(spark, format_, place)
-            if taken_over is None:
-                raise
-            return None
-
     try:
-        return replace(attempted(place, attempt), taken_over=taken_over)
+        return folded(spark, format_, place, folding.attempt)
     except IncompatibleSchemaError as error:
         # The hint of the error is about tables without a log.
         hint = begin_again(place.table)

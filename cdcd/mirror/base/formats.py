@@ -26,6 +26,12 @@ STATES: Final = "scd2"
 CHANGES: Final = "changes"
 """A table with a row for each change (`changes.py`)."""
 
+PARTITION: Final = "_cdcd_partition"
+OFFSET: Final = "_cdcd_offset"
+PLACE_COLUMNS: Final = {PARTITION: "INT", OFFSET: "BIGINT"}
+"""Columns of a folded changelog for the partition and the offset of each record. NULL: a mirror without a log has added
+the row."""
+
 TOPIC_ID: Final = "cdcd.topic_id"
 """The property that has Kafka's id of the topic whose changes the table has."""
 
@@ -461,6 +467,6 @@ def check_made(spark: SparkSession, name: str, table: str, kind: str = BASE) -> 
         )
         raise OtherMakerError(
             f"{table}: something else than a fold made the table {name}.",
-            hint=f"Drop or rename {name}, or give target.namespace another value.{also if kind == BASE else ''}",
+            hint=f"Drop or rename {name}, or give target.namespace another value.{'' if kind == STATES else also}",
         )
     return found

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
 from cdcd.mirror.base.branches import tag_version
-from cdcd.mirror.base.due import Known, LogChanges, is_due, look_after
+from cdcd.mirror.base.due import Known, LogChanges, first_waiting, is_due, look_after
 from cdcd.mirror.base.part import LacksChangesError
 from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.base.relayout import relayout
@@ -32,12 +32,15 @@ from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.stream.consistency import newest_checkpoints
 from cdcd.mirror.stream.frontier import complete
 from cdcd.mirror.stream.points import Point, Points
+from cdcd.mirror.stream.policies import policy_problem
 from cdcd.mirror.stream.sessions import Sessions
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.targets.pinned import Tag
 from cdcd.mirror.watching.progress import (
     BatchDone,
+    Fact,
+    MirrorStarted,
     Observer,
     Progress,
     Replayed,
@@ -92,7 +95,7 @@ class BaseJob:
         self._without: tuple[str, ...] = ()
         self._observe = observe
         self._topics = TopicStarts(client)
-        self._log = LogJob(spark, settings, self._place, client, observe, self._folded)
+        self._log = LogJob(spark, settings, self._place, client, self._from_log, self._folded)
         self._forms = Descriptions(
             spark, settings.kafka, self._topics, settings.schemas, variant=settings.variant, mirrored=True
         )
@@ -102,6 +105,8 @@ class BaseJob:
         self._changed: set[str] = set()
         """Names of tables with commits since they were looked at for maintenance."""
         self._round = 0
+        self._told = -1
+        """Number of tables of the last `MirrorStarted`."""
         self._stops = Stops()
         self._has_read_stops = False
         self._known: dict[str, Known] = {}
@@ -167,10 +172,15 @@ class BaseJob:
     def _append_and_fold(self, stop: threading.Event, *, once: bool) -> None:
         began = time.monotonic()
         bound = self._bound()
+        tables = len(self._described())
+        if tables != self._told:
+            self._told = tables
+            self._observe(MirrorStarted(self._settings.name, tables, once))
         self._log.run(once=True, stop=stop)
         if stop.is_set():
             return
         self._forms.refresh()
+        self._look_at_policies()
         if self._replays:
             self._replay(bound)
             self._replays = False
@@ -182,18 +192,34 @@ class BaseJob:
         ]
         point = self._points.begin(bound)
         self._versions.clear()
-        tables = self._fold_all(due, bound)
-        tables += [done for topic in sorted(self._unread) if (done := self._read(topic, bound)) is not None]
+        done = self._fold_all(due, bound)
+        done += [read for topic in sorted(self._unread) if (read := self._read(topic, bound)) is not None]
         self._note_stops()
         if self._settings.consistent:
             self._list(point, due)
-        if tables:
+        if done:
             self._round += 1
-            self._observe(BatchDone(self._round, tuple(tables), time.monotonic() - began, bound))
+            self._observe(BatchDone(self._round, tuple(done), time.monotonic() - began, bound))
         if self._upkeep.is_due():
             names = [name for topic in self._described() for name in self._tables.names(topic)]
             limit_s = None if once else self._settings.interval_s * _UPKEEP_SHARE
             self._changed = self._upkeep.round(self._changed, names, limit_s)
+
+    def _look_at_policies(self) -> None:
+        """Look up how Kafka keeps the topics, once for each, and say what a mirror may lose by it."""
+        known, schemas = self._tables.policies, self._settings.schemas
+        new = [topic for topic in (schemas, *self._described()) if topic not in known]
+        found = self._topics.cleanup_policies(new)
+        for topic in new:
+            known[topic] = found.get(topic, "")
+            problem = policy_problem(topic, known[topic], is_table=topic != schemas)
+            if problem is not None:
+                self._observe(problem)
+
+    def _from_log(self, fact: Fact) -> None:
+        """Pass on what the job of the log says. It says with each round that it starts."""
+        if not isinstance(fact, MirrorStarted):
+            self._observe(fact)
 
     def _note_stops(self) -> None:
         """Write to the log which tables stopped or go on, so that `cdcd mirror status` can name them."""
@@ -256,9 +282,9 @@ class BaseJob:
         """Return the topics whose tables are folded now, in the order of their number of changes.
 
         A table lacks something if the log has changes up to the bound that this process has not folded. Such changes
-        may wait (`is_due`). A table may lack something if it stopped, if its topic lost records, or if nobody looked at
-        its commits for `LOOK_S`, because its owner may have rolled it back. The log is read from the least LSN on that
-        is not folded.
+        may wait (`is_due`, `first_waiting`). A table may lack something if it stopped, if its topic lost records, or if
+        nobody looked at its commits for `LOOK_S`, because its owner may have rolled it back. The log is read from the
+        least LSN on that is not folded.
 
         Args:
             now: seconds of a clock that only rises.
@@ -286,6 +312,7 @@ class BaseJob:
             if topic in self._retried
             or is_due(known.get(topic), new[topic], now, self._settings, lacks=topic in lacking)
         ]
+        due += first_waiting(set(due) - self._retried, known, new, self._settings)
         for topic in set(topics) - {*due}:
             had = known.get(topic, Known(bound, now, is_empty=True))
             if new[topic].last <= had.lsn:

@@ -14,12 +14,13 @@ from pyspark.sql import SparkSession
 from cdcd.core.errors import SinkError, SourceError
 from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import alterations, definition, digest, present
-from cdcd.mirror.base.commit import Folded, Folding, attempted
+from cdcd.mirror.base.commit import Folded, Folding
 from cdcd.mirror.base.formats import MADE_BY, TOPIC_ID, BaseFormat, Version, check_made, form_property
 from cdcd.mirror.base.part import Forms, Part, Place
 from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.position import Position
+from cdcd.mirror.base.takeover import folded
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check
@@ -74,7 +75,8 @@ class KeptFolding(Folding):
         """
         place = self._place
         try:
-            return KeptFolded(attempted(place, self.attempt), self.missing)
+            done = folded(self._spark, self._format, place, self.attempt, self.kind)
+            return KeptFolded(done, self.missing)
         except IncompatibleSchemaError as error:
             raise IncompatibleSchemaError(
                 place.table, f"{place.name}: {error.what}", begin_again(place.table)

@@ -27,6 +27,7 @@ from cdcd.mirror.log.positions import Began, at_version, first_lsns
 from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.records.tombstones import LOOK_BACK
 from cdcd.mirror.targets.layout import PLAIN, Layout
 from cdcd.mirror.targets.reduction import UNFIT, Summary, prepared, summary
 from cdcd.mirror.targets.reduction import reduced as reduce_changes
@@ -118,6 +119,7 @@ class Place:
         former_name: name that the relation had before, so that its rows begin with a truncate. None: it had no other.
         layout: how the table keeps its rows.
         replay: records in quarantine that are folded too. None: there are none.
+        is_compacted: Kafka compacts the topic, so that only the tombstone of a delete may be left.
     """
 
     table: str
@@ -131,6 +133,7 @@ class Place:
     former_name: str | None = None
     layout: Layout = PLAIN
     replay: FromQuarantine | None = field(default=None, compare=False)
+    is_compacted: bool = False
 
 
 class LogReader:
@@ -183,6 +186,8 @@ class LogReader:
                 hint="The next fold has a later bound.",
             )
         found = self._parts(max(position.lsn, place.log_begins))
+        if place.is_compacted:
+            self._check_tombstones(position, found.cut)
         is_short = not may_lack and (
             self._lacks_first(found, position, topic_id) or position.lsn < place.log_begins
         )
@@ -205,6 +210,33 @@ class LogReader:
     def from_cut(self, cut: tuple[int, int]) -> Part:
         """The part from the truncate at (LSN, event number) `cut` on."""
         return replace(self._parts(cut[0] - 1, cut), cut=cut)
+
+    def _check_tombstones(self, position: Position, cut: tuple[int, int] | None) -> None:
+        """Check that compaction has removed no delete which the table lacks.
+
+        Args:
+            cut: (LSN, event number) of the last truncate after the position. None: there is none.
+
+        Raises:
+            LacksChangesError: only the tombstone of a delete is left.
+        """
+        place = self._place
+        log = at_version(self._spark, place.log, place.log_version).filter(sf.col("topic") == place.topic)
+        since, is_known = position.ends, cut is None and bool(position.ends)
+        if not is_known:
+            after = Part(position.lsn) if cut is None else Part(cut[0] - 1, cut)
+            firsts = self._rows(after).groupBy("part").agg(sf.min("off")).collect()
+            since = {row[0]: row[1] for row in firsts}
+        is_new = cut is not None or not position.lsn
+        found = lone_tombstones(log, since, is_new=is_new, others=is_known).head()
+        if found is None:
+            return
+        raise LacksChangesError(
+            f"{place.table}: compaction has removed the delete that came before the tombstone at {place.topic}"
+            f"[{found['part']}]@{found['off']}, so the log lacks a change of the table.",
+            hint=f"{begin_again(place.table)} To keep deletes until the mirror reads them, set min.compaction.lag.ms "
+            "of the topic.",
+        )
 
     def _lacks_first(self, found: Part, position: Position, topic_id: str | None) -> bool:
         """True if the table lacks records that Kafka had removed before the log began to read the topic, and a truncate
@@ -377,6 +409,37 @@ def records_of(rows: DataFrame) -> DataFrame:
         sf.col("ts").alias("timestamp"),
         sf.col("schema_id").alias("form"),
     )
+
+
+def lone_tombstones(
+    log: DataFrame, since: Mapping[int, int], *, is_new: bool, others: bool = True
+) -> DataFrame:
+    """Partition and offset of each tombstone that does not stand behind its delete.
+
+    The daemon writes a delete, and right after it the tombstone with the same key. Unreadable records count as deletes,
+    because the quarantine has them.
+
+    Args:
+        log: the rows of one topic.
+        since: by partition, the offset from which tombstones count.
+        is_new: no row of the table is older than these offsets, so a tombstone counts only if a change of its key came
+            before it.
+        others: whether the tombstones of other partitions count.
+    """
+    from_ = sf.coalesce(
+        *[sf.when(sf.col("part") == part, sf.lit(off)) for part, off in since.items()],
+        sf.lit(0 if others else None).cast("bigint"),
+    )
+    found = log.filter((sf.col("kind") == "tombstone") & (sf.col("off") >= from_)).alias("t")
+    deletes = log.filter((sf.col("op") == "d") | (sf.col("kind") == "unreadable")).alias("d")
+    same = (sf.col("t.part") == sf.col("d.part")) & (sf.col("t.key") == sf.col("d.key"))
+    before = (sf.col("d.off") < sf.col("t.off")) & (sf.col("d.off") >= sf.col("t.off") - LOOK_BACK)
+    found = found.join(deletes, same & before, "left_anti")
+    if is_new:
+        changes = log.filter((sf.col("kind") == "change") & (sf.col("off") >= from_)).alias("c")
+        had = (sf.col("t.part") == sf.col("c.part")) & (sf.col("t.key") == sf.col("c.key"))
+        found = found.join(changes, had & (sf.col("c.off") < sf.col("t.off")), "left_semi")
+    return found.select("part", "off")
 
 
 def _event() -> Column:

@@ -105,7 +105,10 @@ def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms
     check_relation(place, parts, mine, has, newest)
     mine = _in_order(mine)
     # No row from before the truncate stays. So the forms of these rows, and of the truncate, do not matter.
-    later = [found[each.schema_id] for each in mine if (each.first, each.last) != (part.cut, part.cut)]
+    mine = [each for each in mine if (each.first, each.last) != (part.cut, part.cut)]
+    later = [found[each.schema_id] for each in mine]
+    if has is not None and position.is_former and not part.cut:
+        later = with_form_of_rows(has, position, mine, later, forms)
     is_same = marks and has is not None and not is_other(has, newest.schema)
     path = Path(has if is_same or not part.cut else None, later or [newest])
     removed = None if is_same else part.cut
@@ -150,6 +153,24 @@ def form_of_rows(spark: SparkSession, place: Place, position: Position) -> Table
             hint=f"DROP TABLE {place.name}: the next fold makes the table again from the log.",
         )
     return TableSchema.from_json(text)
+
+
+def with_form_of_rows(
+    has: TableSchema, position: Position, parts: Sequence[PartOfForm], forms: Sequence[Form], known: Forms
+) -> list[Form]:
+    """The forms of a part, with the form of the table's rows among them, in the order of their last changes.
+
+    Without it, records of an earlier form that are folded again would take the table back to that form.
+
+    Args:
+        parts, forms: what the part has of each form, and the form.
+        known: gives forms by their ids.
+    """
+    form = known([has.schema_id]).get(has.schema_id)
+    if form is None or is_other(has, form.schema) or has.schema_id in [each.schema_id for each in parts]:
+        return list(forms)
+    number = len([each for each in parts if each.last[0] <= position.reached])
+    return [*forms[:number], form, *forms[number:]]
 
 
 def check_relation(

@@ -86,6 +86,7 @@ class Position:
         form: digest of the form that the rows have. NO_FORM: the table never had rows.
         clean: the table equals the source at `lsn`. False: it has parts of other positions until the next fold.
         ends: by partition of the topic, an offset below which the table has all records. The table may have later ones.
+        is_former: the rows are those of a mirror without a log. They have the form `form` up to `reached`.
     """
 
     lsn: int = 0
@@ -93,6 +94,7 @@ class Position:
     form: str = NO_FORM
     clean: bool = True
     ends: Mapping[int, int] = field(default_factory=dict)
+    is_former: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,12 @@ class Kept:
         try:
             data = json.loads(text)
             position = Position(
-                int(data["lsn"]), int(data["reached"]), str(data["form"]), bool(data["clean"]), _ends(data)
+                int(data["lsn"]),
+                int(data["reached"]),
+                str(data["form"]),
+                bool(data["clean"]),
+                _ends(data),
+                bool(data.get("is_former")),
             )
             return cls(str(data["version"]), position)
         except (AttributeError, ValueError, KeyError, TypeError):

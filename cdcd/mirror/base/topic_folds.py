@@ -44,6 +44,9 @@ class TopicFolds:
         forms: descriptions of all tables.
         log: has been run in this round.
         observe: gets facts, from several threads.
+
+    Attributes:
+        policies: `cleanup.policy` of topics, as far as it is known.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class TopicFolds:
         log: LogJob,
         observe: Observer,
     ) -> None:
+        self.policies: dict[str, str] = {}
         self._spark = spark
         self._settings = settings
         self._lake = lake
@@ -64,7 +68,9 @@ class TopicFolds:
 
     def using(self, spark: SparkSession) -> "TopicFolds":
         """Return the same folds with another session."""
-        return TopicFolds(spark, self._settings, self._lake, self._forms, self._log, self._observe)
+        folds = TopicFolds(spark, self._settings, self._lake, self._forms, self._log, self._observe)
+        folds.policies = self.policies
+        return folds
 
     def names(self, topic: str) -> list[str]:
         """The names in SQL of the tables."""
@@ -100,6 +106,7 @@ class TopicFolds:
             ends=ends,
             former_name=None if exists(self._spark, name) else self._forms.former_name(schema),
             layout=self._settings.layout_of(table),
+            is_compacted=bool(schema.key) and "compact" in self.policies.get(topic, ""),
         )
 
     def where(self, topic: str) -> Place | None:
@@ -134,10 +141,9 @@ class TopicFolds:
         upper = bound if left_out is None else left_out.since - 1
         if self._forms.newest(place.topic).schema.key:
             done = fold(self._spark, self._lake.format, place, self.forms_of(place.topic), upper)
+            self._tell_takeover(place, done)
         else:
             done = self._fold_changes(place, upper)
-        if done.taken_over is not None:
-            self._observe(TableTakenOver(place.table, done.taken_over))
         if left_out is not None:
             raise set_aside_error(left_out)
         return done
@@ -158,9 +164,14 @@ class TopicFolds:
         """Fold the changelog `place.name`."""
         forms = self.forms_of(place.topic)
         done = fold_changes(self._spark, self._lake.format, place, forms, bound, beside=beside)
+        self._tell_takeover(place, done.folded)
         if done.missing is not None:
             self._observe(ChangesMissing(place.table, place.name, *done.missing))
         return done.folded
+
+    def _tell_takeover(self, place: Place, done: Folded) -> None:
+        if done.taken_over is not None:
+            self._observe(TableTakenOver(place.table, place.name, done.taken_over))
 
     def forms_of(self, topic: str) -> Forms:
         """Gives the forms of the topic."""

@@ -105,7 +105,7 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C9
             )
             yield f"  {fact.hint}"
         case TableTakenOver():
-            yield f"{fact.table} was taken over from a mirror without a log: folds begin after LSN {Lsn(fact.lsn)}"
+            yield f"{fact.target} was taken over from a mirror without a log: folds begin after LSN {Lsn(fact.lsn)}"
         case TableMaintained():
             yield (
                 f"{fact.table}: {fact.compacted_files} files into {fact.written_files}, "

@@ -342,12 +342,13 @@ class ChangesMissing(Fact):
 
 @fact
 class TableTakenOver(Fact):
-    """A table that a mirror without a log made is folded from the log from now on. No row was read again. `lsn`: the
-    fold begins after it.
+    """A table that a mirror without a log made is folded from the log from now on. No row was read again. `target`:
+    name of the table or of its changelog in SQL. `lsn`: the fold begins after it.
     """
 
     event: ClassVar[str] = "table.takeover"
     table: str
+    target: str
     lsn: int
 
 

@@ -12,7 +12,7 @@ from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base import job, plan, topic_folds
 from cdcd.mirror.base.commit import Folded
-from cdcd.mirror.base.due import LOOK_S, Known, LogChanges, is_due
+from cdcd.mirror.base.due import LOOK_S, Known, LogChanges, first_waiting, is_due
 from cdcd.mirror.base.formats import IcebergBase
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.base.kept import KeptFolded
@@ -77,6 +77,18 @@ class Target:
         return name.removeprefix("lake.")
 
 
+class Topics:
+    """Knows how Kafka keeps topics."""
+
+    def __init__(self, _: Any) -> None:
+        self.policies = {"t": "compact", "m.schemas": "compact"}
+        self.asked: list[str] = []
+
+    def cleanup_policies(self, topics: list[str]) -> dict[str, str]:
+        self.asked += topics
+        return self.policies
+
+
 @pytest.fixture
 def facts() -> list[Any]:
     return []
@@ -90,7 +102,7 @@ def base(facts: list[Any], monkeypatch: pytest.MonkeyPatch) -> BaseJob:
     spark: Any = SimpleNamespace(newSession=object)
     target: Any = Target()
     for module in (job, log_job):
-        monkeypatch.setattr(module, "TopicStarts", lambda _: None)
+        monkeypatch.setattr(module, "TopicStarts", Topics)
     made = BaseJob(
         spark,
         settings,
@@ -528,6 +540,41 @@ def test_a_table_is_due_when_its_changes_have_waited_or_its_owner_may_have_chang
     )
 
 
+@pytest.mark.parametrize(
+    ("least", "due", "found"),
+    [
+        (0, [], []),
+        (2, [], ["a", "c"]),
+        (9, [], ["a", "c", "b"]),
+        # Tables that are due count, if they have changes or were never looked at.
+        (2, ["a"], ["c"]),
+        (2, ["new"], ["a"]),
+        (2, ["same"], ["a", "c"]),
+        (1, ["a", "b"], []),
+    ],
+)
+def test_a_round_folds_some_tables_at_least_those_first_that_were_folded_first(
+    least: int, due: list[str], found: list[str]
+):
+    known = {"a": Known(5, 1.0), "b": Known(5, 3.0), "c": Known(5, 2.0), "same": Known(5, 0.0)}
+    new = {"a": LogChanges(1, 6), "b": LogChanges(1, 9), "c": LogChanges(2, 7), "same": LogChanges(1, 5)}
+    new["new"] = LogChanges(1, 6)
+    assert first_waiting(due, known, new, replace(WAITING, fold_tables_min=least)) == found
+
+
+def test_the_changes_of_a_few_tables_do_not_wait_and_a_table_that_stopped_takes_no_place(
+    base: BaseJob, monkeypatch: pytest.MonkeyPatch
+):
+    new = {topic: {0: LogChanges(1, 8)} for topic in ("t", "u", "broken")}
+    monkeypatch.setattr(job, "look_after", lambda *_: new)
+    monkeypatch.setattr(positions, "at_version", lambda *_: None)
+    monkeypatch.setattr(base, "_described", lambda: sorted(new))
+    monkeypatch.setattr(base, "_settings", replace(base._settings, fold_tables_min=1))
+    monkeypatch.setattr(base, "_known", {"t": Known(5, 2.0), "u": Known(5, 1.0)})
+    monkeypatch.setattr(base, "_retried", {"broken"})
+    assert sorted(base._due(9, 3.0)) == ["broken", "u"]
+
+
 def test_changes_that_wait_are_folded_later_and_are_not_taken_for_folded(
     base: BaseJob, monkeypatch: pytest.MonkeyPatch
 ):
@@ -541,6 +588,7 @@ def test_changes_that_wait_are_folded_later_and_are_not_taken_for_folded(
     monkeypatch.setattr(job, "look_after", changes)
     monkeypatch.setattr(positions, "at_version", lambda *_: None)
     monkeypatch.setattr(base, "_described", lambda: ["t", "u"])
+    monkeypatch.setattr(base, "_settings", replace(base._settings, fold_tables_min=0))
     monkeypatch.setattr(base, "_known", {"t": Known(5, 0.0), "u": Known(5, 0.0)})
     # WHEN one table changes, THEN its changes wait, and the next round reads the log from them on
     has["t"] = 8
@@ -601,3 +649,19 @@ def test_the_log_is_read_from_the_least_position_that_this_process_knows(
     has |= {"t": 60}
     assert round_(20) == []
     assert base._ends == {"t": {0: 60, 1: 4}, "u": {}, "quiet": {0: 30}, "new": {}}
+
+
+def test_how_kafka_keeps_a_topic_is_asked_once_and_what_a_mirror_may_lose_by_it_is_said(
+    base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(base, "_described", lambda: ["t", "u"])
+    for _ in range(2):
+        base._look_at_policies()
+    topics: Any = base._topics
+    assert topics.asked == ["m.schemas", "t", "u"]
+    assert [fact.topic for fact in facts] == ["t"]
+    monkeypatch.setattr(
+        base._tables, "_log", SimpleNamespace(stopped={}, version="", began={}, deleted={}, gaps={})
+    )
+    assert base._tables.place("t", {}).is_compacted
+    assert not base._tables.using(base._spark).place("u", {}).is_compacted

@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cdcd.core.errors import SinkError
 from cdcd.mirror.base import part
-from cdcd.mirror.base.part import LogReader, OvertakenError, Part, Place
+from cdcd.mirror.base.part import LacksChangesError, LogReader, OvertakenError, Part, Place, lone_tombstones
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.log.positions import Began
 
@@ -104,3 +105,59 @@ def test_a_truncate_ends_the_stop_if_it_came_after_the_records_that_are_gone(
             read(monkeypatch, position, cut=(70, 1), cut_at=cut_at, began=BEGAN)
     else:
         assert read(monkeypatch, position, cut=(70, 1), cut_at=cut_at, began=BEGAN).cut == (70, 1)
+
+
+TOMBSTONES = [
+    # A delete with its tombstone.
+    (0, 1, "change", "c", "1"),
+    (0, 2, "change", "d", "1"),
+    (0, 3, "tombstone", None, "1"),
+    # A tombstone whose delete is gone, of a row that came before it, and of one that did not.
+    (0, 4, "change", "c", "2"),
+    (0, 5, "tombstone", None, "2"),
+    (0, 6, "tombstone", None, "3"),
+    # The delete before the last tombstone of a key is another one.
+    (0, 40, "tombstone", None, "1"),
+    # A delete in quarantine.
+    (1, 1, "change", "c", "4"),
+    (1, 2, "unreadable", None, "4"),
+    (1, 3, "tombstone", None, "4"),
+    (1, 9, "tombstone", None, "5"),
+]
+
+
+@pytest.mark.parametrize(
+    ("since", "more", "found"),
+    [
+        ({0: 0}, {"is_new": False}, [(0, 5), (0, 6), (0, 40), (1, 9)]),
+        ({0: 6, 1: 10}, {"is_new": False}, [(0, 6), (0, 40)]),
+        ({0: 6}, {"is_new": False, "others": False}, [(0, 6), (0, 40)]),
+        ({}, {"is_new": True}, [(0, 5), (0, 40)]),
+        ({1: 0}, {"is_new": True, "others": False}, []),
+        ({}, {"is_new": False, "others": False}, []),
+    ],
+)
+def test_a_tombstone_whose_delete_compaction_has_removed_is_found(
+    spark: SparkSession, since: dict[int, int], more: dict[str, bool], found: list[tuple[int, int]]
+):
+    log = spark.createDataFrame(TOMBSTONES, "part int, off bigint, kind string, op string, key string")
+    assert sorted([tuple(row) for row in lone_tombstones(log, since, **more).collect()]) == found
+
+
+def test_a_table_of_a_compacted_topic_stops_if_a_delete_is_gone(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+):
+    rows = [("t", *row, b"", 60) for row in TOMBSTONES]
+    columns = (
+        "topic string, part int, off bigint, kind string, op string, key string, value binary, lsn bigint"
+    )
+    log = spark.createDataFrame(rows, columns)
+    monkeypatch.setattr(part, "at_version", lambda *_: log)
+    known = Position(50, 50, ends={0: 5, 1: 10})
+    with pytest.raises(LacksChangesError, match=r"before the tombstone at t\[0\]@") as stopped:
+        read(monkeypatch, known, is_compacted=True)
+    assert "cdcd tables resume public.t" in stopped.value.hint
+    assert "min.compaction.lag.ms" in stopped.value.hint
+    # Kafka does not compact other topics.
+    assert read(monkeypatch, known) == Part(50)
+    assert read(monkeypatch, Position(50, 50, ends={0: 41, 1: 10}), is_compacted=True) == Part(50)

@@ -5,7 +5,7 @@ import pytest
 from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.records.schemas import TableForm
 from cdcd.mirror.platform.kafka_admin import TopicFacts
-from cdcd.mirror.stream.topics import policy_problem
+from cdcd.mirror.stream.policies import policy_problem
 from cdcd.mirror.watching.progress import (
     TopicUnfit,
     Unmirrored,
