@@ -1,12 +1,17 @@
 """What folded tables cost: many small ones that change all the time, and a large one with few changes.
 
     python -m tests.spark.bench_folds small [--tables 200] [--rounds 5] [--format iceberg|delta] [--former]
+    python -m tests.spark.bench_folds busy [--tables 200] [--seconds 300] [--interval 15] [--fold-interval 300]
     python -m tests.spark.bench_folds large [--rows 3000000] [--keys 100] [--format iceberg|delta] [--buckets 256]
 
 `small` runs `cdcd mirror` behind a real PostgreSQL and its daemon. In each round, every table gets five changes. The
 CPU of a round is that of the whole process, Python and Java, from the changes until the mirror has committed all of
 them. The first two rounds do not count, because Java still compiles its code. `--former` measures the mirror of commit
 99c61843 instead, which has no log.
+
+`busy` runs the same mirror with its own intervals, while every table gets five changes each interval. It counts the CPU
+from the end of the first fold of all tables on. `--seconds` should be `--fold-interval` or a multiple of it, so that
+each table is folded as often as in a longer run.
 
 `large` fills a table by one fold of a log that Spark makes, and then folds changes of random keys, as many as `--keys`
 in each of four folds. It prints the share of rows that a fold has read, by Spark's own counters.
@@ -16,6 +21,7 @@ import argparse
 import os
 import random
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,12 +36,13 @@ from cdcd.mirror.targets.layout import Layout
 from cdcd.mirror.targets.partitions import Field
 from deploy.local.cache import cache_folder
 from tests.bench.processes import cpu_s
+from tests.integration.daemon import until
 from tests.integration.former import unpack
 from tests.spark.base_model import Lake, as_row, form_of
 from tests.spark.bench_tables import SHAPES, changed, family, inserted
 from tests.spark.counters import READ, counted
 from tests.spark.sessions import for_tests
-from tests.spark.stage import Stage
+from tests.spark.stage import Source, Stage
 
 WARM: Final = 2
 """Number of rounds that do not count."""
@@ -51,12 +58,17 @@ FORM: Final = "form-text"
 def main() -> None:
     """Run what the arguments say and print it."""
     parser = argparse.ArgumentParser(prog="python -m tests.spark.bench_folds")
-    parser.add_argument("what", choices=["small", "large"])
+    parser.add_argument("what", choices=["small", "busy", "large"])
     parser.add_argument("--format", choices=[ICEBERG, DELTA], default=ICEBERG)
     parser.add_argument("--tables", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="batches.threads")
     parser.add_argument("--former", action="store_true", help="the mirror of commit 99c61843")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of `busy`, after the first folds")
+    parser.add_argument("--interval", type=float, default=15.0, help="batches.interval_s of `busy`")
+    parser.add_argument(
+        "--fold-interval", type=float, default=300.0, help="batches.fold_interval_s of `busy`"
+    )
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--keys", type=int, default=100)
     parser.add_argument("--buckets", type=int, default=0, help="of tables.partition_by")
@@ -65,6 +77,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="cdcd-bench-folds-") as folder:
         if given.what == "small":
             _small(Path(folder), given)
+        elif given.what == "busy":
+            _busy(given)
         else:
             _large(Path(folder), given)
 
@@ -137,6 +151,69 @@ def _await_changes(said: Iterator[str], wanted: int) -> float:
             raise AssertionError(lines[-1])
     assert found == wanted, "\n".join([f"{found} changes instead of {wanted}", *lines])
     return seconds
+
+
+def _busy(given: argparse.Namespace) -> None:
+    tables = [f"CREATE TABLE t_{i} ({SHAPES[i % len(SHAPES)]})" for i in range(given.tables)]
+    rows = [each for i in range(given.tables) for each in inserted(i, CHANGES)]
+    with Stage.set_up() as stage, stage.source("many", *tables, *rows, partitions=1) as source:
+        batches = {"interval_s": given.interval, "fold_interval_s": given.fold_interval}
+        mirror = source.mirror(given.format, batches=batches, log={"format": "console"})
+        mirror.config["change_log"] = "fold"
+        source.deliver()
+        mirror.start()
+        done, stop = _Said(), threading.Event()
+        reader = threading.Thread(target=done.read, args=(mirror.lines(),))
+        writer = threading.Thread(target=_change_all, args=(source, given.tables, given.interval, stop))
+        reader.start()
+        try:
+            until(lambda: True if done.folds >= given.tables else None, "folded once", 3600)
+            writer.start()
+            began, before, folds, appends = time.monotonic(), _cpu(mirror), done.folds, done.appends
+            stop.wait(given.seconds)
+            took, wall = _cpu(mirror) - before, time.monotonic() - began
+            folds, appends = done.folds - folds, done.appends - appends
+        finally:
+            stop.set()
+            mirror.kill()
+            reader.join()
+    writer.join()
+    print(
+        f"{given.tables} tables in {given.format} that change every {given.interval:.0f} s: {took:.0f} s of CPU in"
+        f" {wall:.0f} s, {took * 3600 / wall:,.0f} an hour; {folds} folds, {appends} appends,"
+        f" load {os.getloadavg()[0]:.1f}"
+    )
+
+
+class _Said:
+    """Counts what a mirror says that it did.
+
+    Attributes:
+        folds: number of tables that it folded.
+        appends: number of batches of the log.
+    """
+
+    def __init__(self) -> None:
+        self.folds, self.appends = 0, 0
+
+    def read(self, lines: Iterator[str]) -> None:
+        for line in lines:
+            if line.startswith("  and ") and line.endswith(" more tables"):
+                self.folds += int(line.split()[1])
+            elif line.startswith("  public."):
+                self.folds += 1
+            elif line.startswith("  ") and ".log" in line:
+                self.appends += 1
+            elif "STOPPED" in line or "failed" in line:
+                print(line, flush=True)
+
+
+def _change_all(source: Source, tables: int, interval: float, stop: threading.Event) -> None:
+    """Change all rows of all tables every `interval` seconds until `stop` is set."""
+    with source.connect() as connection:
+        while not stop.wait(interval):
+            for table in range(tables):
+                connection.execute(f"UPDATE t_{table} SET n = n + 1".encode())
 
 
 def _large(folder: Path, given: argparse.Namespace) -> None:
