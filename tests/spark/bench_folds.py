@@ -202,7 +202,7 @@ class _Said:
                 self.folds += int(line.split()[1])
             elif line.startswith("  public."):
                 self.folds += 1
-            elif line.startswith("  ") and ".log" in line:
+            elif line.startswith("  ") and "log`" in line:
                 self.appends += 1
             elif "STOPPED" in line or "failed" in line:
                 print(line, flush=True)

@@ -1,7 +1,8 @@
 """Which tables a round of folds looks at: those that may lack something that the log has."""
 
+import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -13,6 +14,10 @@ LOOK_S: Final = 300.0
 """Seconds after which a table is looked at although the log has nothing new of it. A look costs some 0.15 s of CPU."""
 
 
+LEAD_S: Final = 2.0
+"""Seconds before a batch of the log at which a round begins. In this time, the round asks Kafka where topics end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What this process knows of the table of a topic.
@@ -21,11 +26,13 @@ class Known:
         lsn: the table lacks nothing that the log has up to this LSN, unless its owner has rolled it back.
         at: when the table was looked at, in seconds of a clock that only rises.
         is_empty: the log has no change of the topic, so there may be no table.
+        ends: by partition, an offset below which the table lacks nothing either.
     """
 
     lsn: int
     at: float
     is_empty: bool = False
+    ends: Mapping[int, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,29 @@ def first_waiting(
     free = settings.fold_tables_min - len([topic for topic in due if waits(topic) or topic not in known])
     waiting = sorted({topic for topic in new if waits(topic)} - {*due}, key=lambda topic: known[topic].at)
     return waiting[: max(0, free)]
+
+
+def at_most(had: Mapping[int, int], has: Mapping[int, int]) -> LogChanges:
+    """Return the most that the log can have of a topic beyond the offsets `had`, without a look at the log.
+
+    Args:
+        has: by partition, the offset after the last record of the log. It is lower than `had` if the topic was made
+            again.
+    """
+    count = sum([abs(end - had.get(part, 0)) for part, end in has.items()])
+    return LogChanges(count, sys.maxsize if count else 0)
+
+
+def pause_s(now: float, interval_s: float) -> float:
+    """Return the seconds until a round begins, so that the log's next batch has what the round finds in Kafka.
+
+    Spark begins a batch when the time is a multiple of the interval.
+
+    Args:
+        now: seconds since 1970.
+    """
+    lead = min(LEAD_S, interval_s / 2)
+    return interval_s - (now + lead) % interval_s
 
 
 def look_after(log: DataFrame, since: int, bound: int) -> dict[str, dict[int, LogChanges]]:

@@ -1,8 +1,9 @@
 """The job of `change_log: fold`: append to the log, and fold each table of it up to one bound.
 
-The bound is the complete LSN: Kafka has everything that committed at or before it, and a query that starts afterwards
-appends all of it. It is the same for all tables, so tables that are folded by one round are as of one LSN. A table that
-cannot be folded stops by name, and the others go on. The next round tries it again.
+The bound is the complete LSN: Kafka has everything that committed at or before it. A round looks up the bound, then
+where the topics end, and waits until the log has all records before these ends. The bound is the same for all tables,
+so tables that are folded by one round are as of one LSN. A table that cannot be folded stops by name, and the others go
+on. The next round tries it again.
 """
 
 import threading
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
 from cdcd.mirror.base.branches import tag_version
-from cdcd.mirror.base.due import Known, LogChanges, first_waiting, is_due, look_after
+from cdcd.mirror.base.due import Known, LogChanges, at_most, first_waiting, is_due, look_after, pause_s
 from cdcd.mirror.base.part import LacksChangesError
 from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.base.relayout import relayout
@@ -27,7 +28,9 @@ from cdcd.mirror.base.replay import release, topics_waiting, waiting
 from cdcd.mirror.base.topic_folds import Lake, TopicFolds
 from cdcd.mirror.base.upkeep import BaseUpkeep
 from cdcd.mirror.log import positions
-from cdcd.mirror.log.job import LogJob
+from cdcd.mirror.log.job import LogJob, interval_of
+from cdcd.mirror.log.live import LiveLog
+from cdcd.mirror.log.positions import Ends
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.stream.consistency import newest_checkpoints
 from cdcd.mirror.stream.frontier import complete
@@ -100,7 +103,7 @@ class BaseJob:
             spark, settings.kafka, self._topics, settings.schemas, variant=settings.variant, mirrored=True
         )
         self._sessions = Sessions(spark)
-        self._tables = TopicFolds(spark, settings, lake, self._forms, self._log, observe)
+        self._tables = TopicFolds(spark, settings, lake, self._forms, observe)
         self._upkeep = BaseUpkeep(spark, settings, lake.format, lake.target, observe)
         self._changed: set[str] = set()
         """Names of tables with commits since they were looked at for maintenance."""
@@ -116,7 +119,7 @@ class BaseJob:
         self._read_again = read_again
         self._unread: dict[str, str] = {}
         """Topics whose tables are read again when the others are folded, with the reasons."""
-        self._ends: Mapping[str, Mapping[int, int]] = {}
+        self._ends: Ends = {}
         """By topic and partition, an offset below which the log has all records, and none after the round's bound."""
         self.stopped: dict[str, CdcdError] = {}
 
@@ -131,19 +134,22 @@ class BaseJob:
             FatalError: a person must act.
         """
         self._replays = replays
-        while not stop.is_set():
-            began = time.monotonic()
-            try:
-                self._append_and_fold(stop, once=once)
-            except TransientError as error:
+        with LiveLog(self._log) as live:
+            while not stop.is_set():
+                try:
+                    if once or not live.runs() or self._may_be_due(time.monotonic()):
+                        self._append_and_fold(live, stop, once=once)
+                    if self._upkeep.is_due() and not stop.is_set():
+                        self._maintain(once=once)
+                except TransientError as error:
+                    if once:
+                        raise
+                    self._observe(Retrying(error.message, error.hint, _RETRY_S))
+                    stop.wait(_RETRY_S)
+                    continue
                 if once:
-                    raise
-                self._observe(Retrying(error.message, error.hint, _RETRY_S))
-                stop.wait(_RETRY_S)
-                continue
-            if once:
-                return
-            stop.wait(max(0.0, began + self._settings.interval_s - time.monotonic()))
+                    return
+                stop.wait(pause_s(time.time(), interval_of(self._settings)))
 
     def relayout(self, tables: Collection[str]) -> None:
         """Write these tables (`schema.table`) again, each in the layout of the settings; before `run`.
@@ -169,16 +175,38 @@ class BaseJob:
                 raise _error(table, failure) from failure
             self._observe(done.told(table, time.monotonic() - began))
 
-    def _append_and_fold(self, stop: threading.Event, *, once: bool) -> None:
-        began = time.monotonic()
-        bound = self._bound()
+    def _may_be_due(self, now: float) -> bool:
+        """False if this round would fold no table. It is known from offsets alone, so such a round costs little.
+
+        Args:
+            now: seconds of a clock that only rises.
+        """
+        topics, has, known = self._described(), self._log.appended, self._known
+        if self._replays or self._retried or self._forms.aside:
+            return True
+        lacking = {*has.deleted, *has.gaps, *has.began}
+        most = {
+            topic: at_most(known[topic].ends if topic in known else {}, has.ends.get(topic, {}))
+            for topic in topics
+        }
+        due = [
+            topic
+            for topic in topics
+            if is_due(known.get(topic), most[topic], now, self._settings, lacks=topic in lacking)
+        ]
+        return bool(due or first_waiting(due, known, most, self._settings))
+
+    def _append_and_fold(self, live: LiveLog, stop: threading.Event, *, once: bool) -> None:
+        bound, ends = self._bound()
         tables = len(self._described())
         if tables != self._told:
             self._told = tables
             self._observe(MirrorStarted(self._settings.name, tables, once))
-        self._log.run(once=True, stop=stop)
-        if stop.is_set():
+        has = live.append(ends, stop, once=once)
+        if has is None:
             return
+        began = time.monotonic()
+        self._tables.log = has
         self._forms.refresh()
         self._look_at_policies()
         if self._replays:
@@ -200,10 +228,11 @@ class BaseJob:
         if done:
             self._round += 1
             self._observe(BatchDone(self._round, tuple(done), time.monotonic() - began, bound))
-        if self._upkeep.is_due():
-            names = [name for topic in self._described() for name in self._tables.names(topic)]
-            limit_s = None if once else self._settings.interval_s * _UPKEEP_SHARE
-            self._changed = self._upkeep.round(self._changed, names, limit_s)
+
+    def _maintain(self, *, once: bool) -> None:
+        names = [name for topic in self._described() for name in self._tables.names(topic)]
+        limit_s = None if once else self._settings.interval_s * _UPKEEP_SHARE
+        self._changed = self._upkeep.round(self._changed, names, limit_s)
 
     def _look_at_policies(self) -> None:
         """Look up how Kafka keeps the topics, once for each, and say what a mirror may lose by it."""
@@ -227,9 +256,17 @@ class BaseJob:
             self._stops.found(positions.read(self._spark, self._place.name).tables)
             self._has_read_stops = True
         changes = self._stops.changes(datetime.now(UTC))
-        if changes:
+        if not changes:
+            return
+        try:
             positions.note_tables(self._spark, self._place, changes)
-            self._stops.written(changes)
+        except Exception as error:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
+            # The maintenance of the log runs beside, and may have changed the same files.
+            hint = "Nothing is to be done, unless this comes again: the next round writes them."
+            message = f"The log does not say which tables stopped: {first_lines(error)}"
+            self._observe(TableFailed(self._place.name, message, hint))
+            return
+        self._stops.written(changes)
 
     def _list(self, point: Point, topics: Collection[str]) -> None:
         """List the point, with the versions that the tables of the topics have at it.
@@ -259,15 +296,15 @@ class BaseJob:
                 )
                 self._observe(TableFailed(table, f"tag {tag.name}: {first_lines(error)}", hint))
 
-    def _bound(self) -> int:
-        """The complete LSN of now."""
+    def _bound(self) -> tuple[int, Ends]:
+        """The complete LSN of now, and offsets before which the topics have everything up to it."""
         settings = self._settings
         last, former = newest_checkpoints(self._spark, settings.kafka, self._topics, settings.checkpoint)
         # Described after the checkpoint: a table whose first change the checkpoint covers is among them.
         topics = [*self._described(), settings.schemas]
         written, ends = self._topics.both_ends(topics)
         found = [complete(last.end_lsn, former.end_lsn, ends[topic], written[topic]) for topic in ends]
-        return min(found, default=0)
+        return min(found, default=0), ends
 
     def _described(self) -> list[str]:
         """The topics of the tables that are mirrored."""
@@ -292,8 +329,9 @@ class BaseJob:
         topics, known = self._described(), self._known
         unknown = [topic for topic in topics if topic not in known and topic not in self._retried]
         since = 0 if unknown else min([known[topic].lsn for topic in topics if topic in known], default=bound)
-        log = positions.at_version(self._spark, self._place.name, self._log.version)
-        found = look_after(log, since, bound)
+        log = self._tables.log
+        rows = positions.at_version(self._spark, self._place.name, log.version)
+        found = look_after(rows, since, bound)
         new, ends = {}, {}
         for topic in topics:
             parts = found.get(topic, {})
@@ -302,10 +340,10 @@ class BaseJob:
             # The table has no change after the bound, so it has all records before the first of them.
             ends[topic] = {
                 part: end if (later := parts.get(part, LogChanges()).later) is None else min(end, later)
-                for part, end in self._log.ends.get(topic, {}).items()
+                for part, end in log.ends.get(topic, {}).items()
             }
         self._ends = ends
-        lacking = {*self._log.deleted, *self._log.gaps, *self._log.began}
+        lacking = {*log.deleted, *log.gaps, *log.began}
         due = [
             topic
             for topic in topics
@@ -316,7 +354,7 @@ class BaseJob:
         for topic in set(topics) - {*due}:
             had = known.get(topic, Known(bound, now, is_empty=True))
             if new[topic].last <= had.lsn:
-                known[topic] = replace(had, lsn=bound)
+                known[topic] = replace(had, lsn=bound, ends=ends[topic])
         return sorted(due, key=lambda topic: new[topic].count)
 
     def _fold_all(self, topics: Collection[str], bound: int) -> list[Progress]:
@@ -369,7 +407,7 @@ class BaseJob:
             return None
         self._stops.went_on(topic)
         self._retried.discard(topic)
-        self._known[topic] = Known(bound, time.monotonic())
+        self._known[topic] = Known(bound, time.monotonic(), ends=self._ends.get(topic, {}))
         if self.stopped.pop(table, None) is not None:
             self._observe(TableResumed(table))
         if not done.changes:
@@ -383,7 +421,9 @@ class BaseJob:
         A table whose records cannot come back is told, and goes on.
         """
         described = self._described()
-        for topic, topic_id in topics_waiting(self._spark, self._place.name, self._log.version).items():
+        for topic, topic_id in topics_waiting(
+            self._spark, self._place.name, self._tables.log.version
+        ).items():
             if topic not in described:
                 continue
             table = self._forms.table(topic) or topic

@@ -1,6 +1,7 @@
 """The tables that are folded from one topic: the table itself, its changelog, and its table of states."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
@@ -13,7 +14,7 @@ from cdcd.mirror.base.formats import BaseFormat
 from cdcd.mirror.base.part import Forms, Place
 from cdcd.mirror.base.plan import exists, log_begins
 from cdcd.mirror.base.states import fold_states, states_name
-from cdcd.mirror.log.job import LogJob
+from cdcd.mirror.log.job import Appended
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.stream.consistency import set_aside_error
@@ -42,10 +43,10 @@ class TopicFolds:
 
     Args:
         forms: descriptions of all tables.
-        log: has been run in this round.
         observe: gets facts, from several threads.
 
     Attributes:
+        log: what the log has in this round.
         policies: `cleanup.policy` of topics, as far as it is known.
     """
 
@@ -55,21 +56,20 @@ class TopicFolds:
         settings: MirrorSettings,
         lake: Lake,
         forms: Descriptions,
-        log: LogJob,
         observe: Observer,
     ) -> None:
+        self.log = Appended()
         self.policies: dict[str, str] = {}
         self._spark = spark
         self._settings = settings
         self._lake = lake
         self._forms = forms
-        self._log = log
         self._observe = observe
 
     def using(self, spark: SparkSession) -> "TopicFolds":
         """Return the same folds with another session."""
-        folds = TopicFolds(spark, self._settings, self._lake, self._forms, self._log, self._observe)
-        folds.policies = self.policies
+        folds = copy(self)
+        folds._spark = spark
         return folds
 
     def names(self, topic: str) -> list[str]:
@@ -91,8 +91,8 @@ class TopicFolds:
         Raises:
             SinkError: the topic stopped in the log, or lost records that the log has not read.
         """
-        if topic in self._log.stopped:
-            raise self._log.stopped[topic]
+        if topic in self.log.stopped:
+            raise self.log.stopped[topic]
         table, schema = self._forms.table(topic) or topic, self._forms.newest(topic).schema
         name, log = self._lake.target.name_of(schema, kind_of(schema)), self._lake.log.name
         return Place(
@@ -100,9 +100,9 @@ class TopicFolds:
             topic,
             name,
             log,
-            log_version=self._log.version,
-            log_begins=log_begins(self._spark, log, table, topic, self._log),
-            began=self._log.began.get(topic),
+            log_version=self.log.version,
+            log_begins=log_begins(self._spark, log, table, topic, self.log),
+            began=self.log.began.get(topic),
             ends=ends,
             former_name=None if exists(self._spark, name) else self._forms.former_name(schema),
             layout=self._settings.layout_of(table),

@@ -5,16 +5,14 @@ shortened beyond what the log has stops by name, and the others go on. While the
 each batch, together with the descriptions: another set of topics ends the query, and the next one has the new set.
 """
 
-import json
 import threading
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, Row, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdcd.adapters.kafka.topic_facts import TopicStart, TopicStarts
@@ -22,17 +20,15 @@ from cdcd.core.errors import CdcdError, ConfigError, SinkError, SinkUnavailableE
 from cdcd.core.records.schemas import read_form
 from cdcd.core.table_names import table_text
 from cdcd.mirror.kafka import KafkaSource
-from cdcd.mirror.log import lineage, positions
+from cdcd.mirror.log import batches, lineage, positions
 from cdcd.mirror.log.lineage import NO_VERSION
 from cdcd.mirror.log.positions import Began, Ends, Positions
 from cdcd.mirror.log.table import LogPlace, create, rows
 from cdcd.mirror.log.upkeep import LogUpkeep, Needs, no_needs
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.watching.progress import (
-    BatchDone,
     MirrorStarted,
     Observer,
-    Progress,
     Retrying,
     TableRolledBack,
     TableStopped,
@@ -48,11 +44,43 @@ is 64, and a log of more partitions makes new clients in each batch.
 """
 
 _POLL_S: Final = 1
+_BUSY: Final = 3
+"""Intervals after which the topics are compared although one batch follows the other without a pause."""
 _RETRY_S: Final = 10.0
 _END_S: Final = 10.0
 """Seconds for which the end of a run waits for maintenance."""
-_OBSERVED: Final = "cdcd_log"
-"""Name under which Spark gives the figures of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What the log has, as one comparison found it.
+
+    Attributes:
+        version: of the log. It has all that the query appended before it. NO_VERSION: none was looked at.
+        ends: by topic and partition, an offset below which this version has all records.
+        stopped: why topics are left out, by topic.
+        gaps: topics that lost records which the log has not read, with the reason.
+        began: topics that had lost records before the log began to read them.
+        deleted: by topic, the greatest LSN of a record that retention has deleted.
+        at: when the comparison began, in seconds of a clock that only rises.
+    """
+
+    version: str = NO_VERSION
+    ends: Ends = field(default_factory=dict)
+    stopped: Mapping[str, CdcdError] = field(default_factory=dict)
+    gaps: Mapping[str, str] = field(default_factory=dict)
+    began: Mapping[str, Began] = field(default_factory=dict)
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    at: float = 0.0
+
+    def has(self, wanted: Ends) -> bool:
+        """True if the log has all records before these offsets, except for those of topics that stopped."""
+        return all(
+            self.ends.get(topic, {}).get(part, 0) >= end
+            for topic, parts in wanted.items()
+            if topic not in self.stopped
+            for part, end in parts.items()
+        )
 
 
 class LogJob:
@@ -66,10 +94,7 @@ class LogJob:
 
     Attributes:
         stopped: why topics are left out, by topic, as the last run found it.
-        gaps: topics that lost records which the log has not read, with the reason.
-        began: topics that had lost records before the log began to read them.
-        ends: by topic and partition, an offset below which the log has all records.
-        version: of the log, which has all that the query appended before it. NO_VERSION: none was looked at.
+        appended: what the log has. A comparison replaces it, while a query runs too.
     """
 
     def __init__(
@@ -90,17 +115,27 @@ class LogJob:
             spark, place, settings.maintenance, settings.maintenance_interval_s, needs, observe
         )
         self._described: tuple[object, list[str]] | None = None
-        self.version = NO_VERSION
-        self._mark = NO_VERSION
+        self._version = self._mark = NO_VERSION
+        self._gaps: Mapping[str, str] = {}
+        self._began: Mapping[str, Began] = {}
+        self._ends: Ends = {}
+        self._compared_at = 0.0
+        self._comparison = threading.Condition()
         self.stopped: dict[str, CdcdError] = {}
-        self.gaps: Mapping[str, str] = {}
-        self.began: Mapping[str, Began] = {}
-        self.ends: Ends = {}
+        self.appended = Appended()
 
-    @property
-    def deleted(self) -> Mapping[str, int]:
-        """By topic, the greatest LSN of a record that retention has deleted, as the last run found it."""
-        return self._upkeep.deleted
+    def wait(self, wanted: Ends, since: float, limit_s: float) -> Appended | None:
+        """Wait until the log has all records before these offsets, for `limit_s` seconds at most. None: it lacks some.
+
+        Args:
+            since: the comparison that found them began after this time. It is in seconds of a clock that only rises.
+        """
+
+        def found() -> bool:
+            return self.appended.at >= since and self.appended.has(wanted)
+
+        with self._comparison:
+            return self.appended if self._comparison.wait_for(found, limit_s) else None
 
     def run(self, *, once: bool, stop: threading.Event) -> None:
         """Append the records that the topics hold now (`once`), or all records that arrive until `stop` is set.
@@ -131,7 +166,7 @@ class LogJob:
         place, settings = self._place, self._settings
         self._described = None
         has = positions.read(self._spark, place.name)
-        self._upkeep.deleted, self.gaps, self.began = has.deleted, has.gaps, has.began
+        self._upkeep.deleted, self._gaps, self._began = has.deleted, has.gaps, has.began
         self.stopped = {topic: error for topic, error in self.stopped.items() if topic in has.stopped}
         for topic in sorted(has.stopped.keys() - self.stopped.keys()):
             # A process before this one found it.
@@ -153,8 +188,8 @@ class LogJob:
             number = max(number + 1, int(time.time() * 1000) if rolled_back or not number else 0)
             positions.note_started(self._spark, place, number, settings.name, topics, self._mark, begins)
             # A log without a commit has no version.
-            self.version = (
-                self.version or lineage.read(self._spark, place.name, place.table_format, "").current
+            self._version = (
+                self._version or lineage.read(self._spark, place.name, place.table_format, "").current
             )
         self._observe(MirrorStarted(settings.name, len(topics), once))
         records = (
@@ -171,7 +206,7 @@ class LogJob:
         own |= dict.fromkeys(settings.not_tables, "message")
         writer = (
             rows(records.load(), topics, own)
-            .observe(_OBSERVED, *_figures())
+            .observe(batches.OBSERVED, *batches.figures())
             .coalesce(TASKS)
             .writeStream.queryName(f"{settings.name} log {number}")
             .format(place.table_format)
@@ -181,7 +216,7 @@ class LogJob:
         if once:
             writer = writer.trigger(availableNow=True)
         else:
-            writer = writer.trigger(processingTime=f"{int(settings.interval_s * 1000)} milliseconds")
+            writer = writer.trigger(processingTime=f"{int(interval_of(settings) * 1000)} milliseconds")
         has = replace(has, number=number, topics=topics, ends=begins, is_counted=True)
         try:
             query = self._start(writer)
@@ -216,7 +251,7 @@ class LogJob:
             for topic in late
         }
         positions.note_began(self._spark, self._place, began)
-        self.began = {**self.began, **began}
+        self._began = {**self._began, **began}
 
     def _since_rollback(self, has: Positions) -> tuple[Positions, bool]:
         """The positions from which a query reads on, and whether it must not use the checkpoint of the last set.
@@ -245,12 +280,24 @@ class LogJob:
         return replace(has, ends=then.ends, ids=then.ids), True
 
     def _has_all_rows(self) -> bool:
-        """False if an owner rolled the log back since the last look. Otherwise `version` is the current version."""
+        """False if an owner rolled the log back since the last look. Otherwise `appended` has the current version."""
         place = self._place
         versions = lineage.read(self._spark, place.name, place.table_format, self._mark)
         if versions.fork(self._mark) is not None:
             return False
-        self.version, self._mark = versions.current, versions.mark
+        self._version, self._mark = versions.current, versions.mark
+        with self._comparison:
+            # Retention says what it will delete before it does. So this version lacks no other records.
+            self.appended = Appended(
+                self._version,
+                self._ends,
+                dict(self.stopped),
+                self._gaps,
+                self._began,
+                self._upkeep.deleted,
+                self._compared_at,
+            )
+            self._comparison.notify_all()
         return True
 
     def _start(self, writer: Any) -> StreamingQuery:
@@ -272,18 +319,18 @@ class LogJob:
             ended = bool(query.awaitTermination(_POLL_S))
             if stop.is_set():
                 return False
-            batches = [
-                each for each in query.recentProgress if each["batchId"] > told and _rows_read(each) > 0
-            ]
-            for each in batches:
+            read = batches.after(query, told)
+            for each in read:
                 told = each["batchId"]
-                self._observe(_batch(self._place.name, each))
-            is_idle = ended or not query.status["isTriggerActive"]
-            if (batches or ended or time.monotonic() >= due) and is_idle:
-                due = time.monotonic() + max(self._settings.interval_s, _POLL_S)
-                after = _ends(query) or has.ends
+                self._observe(batches.done(self._place.name, each))
+            now, interval_s = time.monotonic(), interval_of(self._settings)
+            is_idle = ended or not query.status["isTriggerActive"] or now >= due + _BUSY * interval_s
+            if (read or ended or now >= due) and is_idle:
+                due = now + interval_s
+                self._compared_at = now
+                after = batches.ends(query) or has.ends
                 found, has = self._compare(has, after)
-                self.ends = has.ends
+                self._ends = has.ends
                 topics = {topic: start.topic_id for topic, start in found.items()}
                 # The end of a run with `once` is followed by the maintenance, after which `run` checks the rows.
                 if not ended and (topics != has.topics or not self._has_all_rows()):
@@ -317,7 +364,7 @@ class LogJob:
             for topic, reason in lost.items():
                 self._tell(topic, reason)
             has = replace(has, stopped={**has.stopped, **lost})
-            self.gaps = {**self.gaps, **lost}
+            self._gaps = {**self._gaps, **lost}
         has = has if after is None else replace(has, ends={**has.ends, **after})
         return {topic: start for topic, start in found.items() if topic not in has.stopped}, has
 
@@ -377,69 +424,9 @@ class LogJob:
         return self._described[1]
 
 
-def _figures() -> list[Column]:
-    """Return the figures that Spark counts for each batch."""
-    return [
-        sf.count("*").alias("records"),
-        sf.count_if(sf.col("kind").isin("change", "truncate")).alias("changes"),
-        sf.count_if(sf.col("kind") == "unreadable").alias("unreadable"),
-        sf.max("lsn").alias("lsn"),
-        sf.max(sf.unix_micros("ts")).alias("at"),
-    ]
-
-
-def _rows_read(progress: Mapping[str, Any]) -> int:
-    """The number of rows that a batch read. Over Spark Connect, the progress has it for each source only."""
-    return sum(source["numInputRows"] for source in progress["sources"])
-
-
-def _batch(name: str, progress: Mapping[str, Any]) -> BatchDone:
-    figures = (progress["observedMetrics"] or {}).get(_OBSERVED)
-    seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
-    if figures is None:
-        return BatchDone(progress["batchId"], (), seconds)
-    said = named(figures)
-    at = said.get("at")
-    one = Progress(
-        name,
-        said["records"],
-        said["changes"],
-        said["unreadable"],
-        0,
-        said.get("lsn") or 0,
-        None if at is None else positions.instant(at),
-        seconds,
-    )
-    return BatchDone(progress["batchId"], (one,), seconds)
-
-
-def named(figures: Row | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the observed figures of a batch by name. A figure that is null may be missing.
-
-    Args:
-        figures: a row; where the progress is plain JSON (Spark 3.5), a dict; over Spark Connect, values and a schema.
-    """
-    said = figures.asDict() if isinstance(figures, Row) else figures
-    if "values" not in said:
-        return said
-    names = [field["name"] for field in said["schema"]["fields"]]
-    return dict(zip(names, said["values"], strict=True))
-
-
-def _ends(query: StreamingQuery) -> Ends | None:
-    """The offsets at which the next batch begins, as the query says them. None: it has made no batch."""
-    last = query.lastProgress
-    if last is None or not last["sources"]:
-        return None
-    # Spark 4 gives the offsets as a text of Python, but for the JSON of the progress. Spark 3.5 gives a plain dict.
-    said = json.loads(last.json) if hasattr(last, "json") else last
-    offsets = said["sources"][0]["endOffset"]
-    if isinstance(offsets, str):
-        # Over Spark Connect.
-        offsets = json.loads(offsets)
-    if not offsets:
-        return None
-    return {topic: {int(part): end for part, end in ends.items()} for topic, ends in offsets.items()}
+def interval_of(settings: MirrorSettings) -> float:
+    """Return the time from one batch of the query to the next, in seconds. A query without a pause is never idle."""
+    return max(settings.interval_s, float(_POLL_S))
 
 
 def ends_in_kafka(client: Mapping[str, Any], topics: Collection[str]) -> Ends:

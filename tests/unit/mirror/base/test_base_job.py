@@ -1,5 +1,6 @@
 """One round of folds: a table that cannot be folded stops by name, and the others go on."""
 
+import sys
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base import job, plan, topic_folds
 from cdcd.mirror.base.commit import Folded
-from cdcd.mirror.base.due import LOOK_S, Known, LogChanges, first_waiting, is_due
+from cdcd.mirror.base.due import LOOK_S, Known, LogChanges, at_most, first_waiting, is_due, pause_s
 from cdcd.mirror.base.formats import IcebergBase
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.base.kept import KeptFolded
@@ -23,6 +24,7 @@ from cdcd.mirror.base.topic_folds import Lake
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import job as log_job
 from cdcd.mirror.log import positions
+from cdcd.mirror.log.job import Appended
 from cdcd.mirror.log.positions import Began
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.stream.consistency import Covered
@@ -115,6 +117,11 @@ def base(facts: list[Any], monkeypatch: pytest.MonkeyPatch) -> BaseJob:
         monkeypatch.setattr(part, "_forms", forms)
     monkeypatch.setattr(topic_folds, "exists", lambda *_: True)
     return made
+
+
+def let_have(base: BaseJob, **has: Any) -> None:
+    """The log has this in the next round."""
+    base._tables.log = Appended(**has)
 
 
 class JavaError(Exception):
@@ -326,7 +333,7 @@ def test_a_table_without_a_key_has_a_changelog_that_tells_what_it_lacks(
 
 
 def test_a_topic_that_stopped_in_the_log_stops_its_table(base: BaseJob, facts: list[Any]):
-    base._log.stopped["t"] = SinkError("t: the topic was deleted", hint="Run a statement.")
+    let_have(base, stopped={"t": SinkError("t: the topic was deleted", hint="Run a statement.")})
     assert base._fold("t", 7) is None
     assert "deleted" in base.stopped["public.t"].message
 
@@ -334,7 +341,7 @@ def test_a_topic_that_stopped_in_the_log_stops_its_table(base: BaseJob, facts: l
 def test_a_table_that_lacks_lost_records_stops_until_it_is_read_again(
     base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
-    base._log.gaps = {"t": "partition 0 begins at offset 5, and the log has it up to 1"}
+    let_have(base, gaps={"t": "partition 0 begins at offset 5, and the log has it up to 1"})
     monkeypatch.setattr(plan, "truncate_after_gap", lambda *_: None)
     assert base._fold("t", 7) is None
     (stopped,) = facts
@@ -361,7 +368,7 @@ def test_a_fold_knows_which_changes_the_log_has_deleted(base: BaseJob, monkeypat
         begins.append(place.log_begins)
         return Folded(7)
 
-    base._log._upkeep.deleted = {"t": 5}
+    let_have(base, deleted={"t": 5})
     monkeypatch.setattr(topic_folds, "fold", folded)
     base._fold("t", 7)
     base._fold("u", 7)
@@ -378,7 +385,7 @@ def test_a_fold_knows_where_the_log_began_and_which_records_it_has(
         return Folded(7)
 
     began = Began("T", {0: 5}, {0: 9})
-    base._log.began = {"t": began}
+    let_have(base, began={"t": began})
     monkeypatch.setattr(base, "_ends", {"t": {0: 9}})
     monkeypatch.setattr(topic_folds, "fold", folded)
     base._fold("t", 7)
@@ -449,7 +456,7 @@ def test_the_bound_is_what_all_topics_have(base: BaseJob, monkeypatch: pytest.Mo
     for written, bound in (({**ends, "t": {0: 6}}, 10), (ends, 20)):
         both = (written, ends)
         monkeypatch.setattr(base, "_topics", SimpleNamespace(both_ends=lambda _, both=both: both))
-        assert base._bound() == bound
+        assert base._bound() == (bound, ends)
     # A table whose first change the checkpoint covers is described when the descriptions are read after it.
     assert seen == ["checkpoint", "described"] * 2
 
@@ -645,7 +652,7 @@ def test_the_log_is_read_from_the_least_position_that_this_process_knows(
     assert round_(18) == ["new"]
     assert read == [(0, 9), (9, 12), (12, 14), (14, 16), (0, 18)]
     # A table has all records before the first change after the bound, and all that the log has if there is none.
-    base._log.ends = {"t": {0: 70, 1: 4}, "quiet": {0: 30}}
+    let_have(base, ends={"t": {0: 70, 1: 4}, "quiet": {0: 30}})
     has |= {"t": 60}
     assert round_(20) == []
     assert base._ends == {"t": {0: 60, 1: 4}, "u": {}, "quiet": {0: 30}, "new": {}}
@@ -660,8 +667,80 @@ def test_how_kafka_keeps_a_topic_is_asked_once_and_what_a_mirror_may_lose_by_it_
     topics: Any = base._topics
     assert topics.asked == ["m.schemas", "t", "u"]
     assert [fact.topic for fact in facts] == ["t"]
-    monkeypatch.setattr(
-        base._tables, "_log", SimpleNamespace(stopped={}, version="", began={}, deleted={}, gaps={})
-    )
     assert base._tables.place("t", {}).is_compacted
     assert not base._tables.using(base._spark).place("u", {}).is_compacted
+
+
+@pytest.mark.parametrize(
+    ("had", "has", "most"),
+    [
+        ({0: 5, 1: 2}, {0: 5, 1: 2}, LogChanges()),
+        ({0: 5}, {0: 8, 1: 2}, LogChanges(5, sys.maxsize)),
+        # The topic was made again.
+        ({0: 5}, {0: 2}, LogChanges(3, sys.maxsize)),
+        ({}, {}, LogChanges()),
+    ],
+)
+def test_offsets_tell_the_most_that_the_log_can_have(
+    had: dict[int, int], has: dict[int, int], most: LogChanges
+):
+    assert at_most(had, has) == most
+
+
+def test_a_round_begins_shortly_before_a_batch_of_the_log():
+    assert pause_s(600.0, 15.0) == 13.0
+    assert pause_s(612.9, 15.0) == pytest.approx(0.1)
+    # A round that took no time is not repeated.
+    assert pause_s(613.0, 15.0) == 15.0
+    assert pause_s(600.0, 1.0) == 0.5
+
+
+def test_a_round_is_skipped_only_if_offsets_show_that_no_table_is_due(
+    base: BaseJob, monkeypatch: pytest.MonkeyPatch
+):
+    looks: list[int] = []
+
+    def changes(_log: Any, since: int, bound: int) -> dict[str, dict[int, LogChanges]]:
+        looks.append(since)
+        return {"t": {0: LogChanges(1, 5)}}
+
+    monkeypatch.setattr(job, "look_after", changes)
+    monkeypatch.setattr(topic_folds, "fold", lambda *_: Folded(7))
+    monkeypatch.setattr(positions, "at_version", lambda *_: None)
+    monkeypatch.setattr(job.time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(base, "_described", lambda: ["t", "quiet"])
+    monkeypatch.setattr(base, "_settings", replace(base._settings, fold_tables_min=0))
+
+    def has(**ends: int) -> None:
+        appended = Appended(ends={topic: {0: end} for topic, end in ends.items()})
+        base._log.appended = appended
+        base._tables.log = appended
+
+    # Nobody has looked at a table of which the log has records.
+    has(t=7)
+    assert base._may_be_due(0.0)
+    assert base._due(7, 0.0) == ["t"]
+    base._fold("t", 7)
+    # The log has nothing new, or few new records, which wait.
+    assert not base._may_be_due(LOOK_S - 1)
+    has(t=9)
+    assert not base._may_be_due(LOOK_S - 1)
+    # A round that folds more tables than those that are due takes the table.
+    monkeypatch.setattr(base, "_settings", replace(base._settings, fold_tables_min=1))
+    assert base._may_be_due(1.0)
+    monkeypatch.setattr(base, "_settings", replace(base._settings, fold_tables_min=0))
+    # The records have waited, or the owner may have rolled the table back.
+    assert base._may_be_due(LOOK_S)
+    # Many records, and the first ones of another table, do not wait.
+    has(t=7 + base._settings.fold_changes)
+    assert base._may_be_due(1.0)
+    has(t=7, quiet=1)
+    assert base._may_be_due(1.0)
+    # Each round tries a table that stopped, and looks at one that is set aside.
+    has(t=7)
+    base._retried.add("t")
+    assert base._may_be_due(1.0)
+    base._retried.clear()
+    base._forms.aside[1] = Aside(1, "public.t", 5, "size")
+    assert base._may_be_due(1.0)
+    assert looks == [0]

@@ -1,7 +1,7 @@
 import pytest
 from pyspark.sql import Row
 
-from cdcd.mirror.log.job import named
+from cdcd.mirror.log.batches import named
 
 FIELDS = [{"name": "records", "type": "long"}, {"name": "lsn", "type": "long"}]
 
