@@ -11,8 +11,9 @@ from cdcd.mirror.api import consistent_points
 from cdcd.mirror.base.formats import DeltaBase, IcebergBase
 from cdcd.mirror.base.job import BaseJob, ReadAgain
 from cdcd.mirror.base.topic_folds import Lake
-from cdcd.mirror.jars import ICEBERG
+from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.log import lineage
 from cdcd.mirror.log.job import LogJob
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.schema import TableSchema
@@ -46,13 +47,28 @@ class Folds:
 
     def once(self, *, replays: bool = False, **settings: Any) -> dict[str, CdcdError]:
         """Append and fold what is in the topics. Return the tables that stopped."""
+        job = self.job(**settings)
+        job.run(once=True, stop=threading.Event(), replays=replays)
+        return job.stopped
+
+    def job(self, **settings: Any) -> BaseJob:
+        """A new job, which the caller runs."""
         form = IcebergBase() if self._format == ICEBERG else DeltaBase()
         client = {"bootstrap.servers": self._source.servers}
         given = self._settings(**settings)
         lake = Lake(self.place, form, self.target)
-        job = BaseJob(self.spark, given, lake, client, self.facts.append, self.read_again)
-        job.run(once=True, stop=threading.Event(), replays=replays)
-        return job.stopped
+        return BaseJob(self.spark, given, lake, client, self.facts.append, self.read_again)
+
+    def roll_back_log(self) -> None:
+        """Let the owner of the log bring back the version before the current one."""
+        spark, name = self.spark, self.place.name
+        versions = lineage.read(spark, name, self._format, "").entries
+        chosen = versions[-2].version
+        if self._format == DELTA:
+            spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {chosen}")
+        else:
+            table = name.replace("`", "").removeprefix("lake.")
+            spark.sql(f"CALL lake.system.rollback_to_snapshot('{table}', {chosen})")
 
     def append(self) -> None:
         """Append what is in the topics, and fold nothing."""

@@ -1,0 +1,86 @@
+"""A mirror that folds without an end: its query of the log stays up, in both formats."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cdcd.mirror.base.job import BaseJob
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.watching.progress import MirrorStarted, TableRolledBack
+from tests.integration.daemon import until
+from tests.spark.folding import Folds
+from tests.spark.stage import Stage
+
+WAITS_S = 300
+
+
+@contextmanager
+def running(folds: Folds) -> Iterator[BaseJob]:
+    """A mirror that runs on, and folds whatever has changed in each round."""
+    job, stop = folds.job(interval_s=2.0, fold_interval_s=0.0), threading.Event()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            job.run(once=False, stop=stop)
+        except BaseException as error:  # noqa: BLE001  the test raises it
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield job
+    finally:
+        stop.set()
+        thread.join(WAITS_S)
+    assert not thread.is_alive()
+    for error in errors:
+        raise error
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_a_mirror_that_runs_on_follows_new_tables_and_a_log_that_its_owner_rolls_back(
+    stage: Stage, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    item = "CREATE TABLE item (id int PRIMARY KEY, n int); INSERT INTO item VALUES (1, 1), (2, 2)"
+    with stage.source(f"live_{table_format}", item) as source:
+        folds = Folds(spark, source, tmp_path, table_format)
+
+        def await_equal(*tables: str) -> None:
+            def equal() -> bool | None:
+                try:
+                    return folds.different(*tables) == [] or None
+                except PySparkException:
+                    # The table is not there yet.
+                    return None
+
+            until(equal, f"{tables} equal", WAITS_S)
+
+        with running(folds) as job:
+            await_equal("item")
+            # WHEN rows change, THEN the query that runs appends them
+            for n in range(3):
+                source.execute(f"UPDATE item SET n = n + 1; INSERT INTO item VALUES ({n + 3}, 0)")
+                await_equal("item")
+            started = [fact for fact in folds.facts if isinstance(fact, MirrorStarted)]
+            assert [fact.once for fact in started] == [True, False]
+            # WHEN a table joins
+            source.execute("CREATE TABLE late (id int PRIMARY KEY, n int); INSERT INTO late VALUES (1, 1)")
+            await_equal("late")
+            # WHEN the owner of the log takes its last records away
+            folds.roll_back_log()
+            source.execute("UPDATE item SET n = -n; DELETE FROM late")
+            await_equal("item", "late")
+            told = [fact for fact in folds.facts if isinstance(fact, TableRolledBack)]
+            assert [fact.table for fact in told] == [folds.place.name]
+            assert job.stopped == {}
+        # THEN a later process has nothing to do
+        folds.facts.clear()
+        assert folds.once() == {}
+        assert folds.different("item", "late") == []
