@@ -1,18 +1,20 @@
 """Folds of a log into a base table: the table equals the source at its position, in both formats."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import SinkError
 from cdcd.mirror.base.commit import Folded
-from cdcd.mirror.base.part import LacksChangesError
+from cdcd.mirror.base.part import LacksChangesError, LogReader, Part
+from cdcd.mirror.base.shared import MOST, shared
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.stream.sessions import Sessions
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from deploy.demo.mirrored import compare
-from tests.spark.base_model import DOCS, Lake, as_row, expected, form_of
+from tests.spark.base_model import DOCS, TOPIC, Lake, as_row, expected, form_of
 from tests.spark.source_model import Source
 from tests.spark.stage import Stage, target_for
 from tests.spark.workload import DEFINITIONS, MIRRORED, TABLES, TOUCH, Workload
@@ -39,6 +41,40 @@ def test_folds_follow_a_source_with_moved_keys_unsent_values_and_truncates(lake:
     before = lake.format.version(lake.spark, lake.table).pin
     lake.fold(source.lsn)
     assert lake.format.version(lake.spark, lake.table).pin == before
+
+
+def test_folds_of_one_round_share_rows_in_memory_and_a_table_that_is_behind_reads_the_log(
+    lake: Lake,
+) -> None:
+    # GIVEN a table that is folded up to half of its changes, and a round that keeps the rest in memory
+    source = Source(1, wanders=True)
+    source.run(8)
+    lake.write(source)
+    first = source.lsn
+    lake.fold(first)
+    source.run(8)
+    lake.write(source)
+    own = lake.spark.newSession()
+    with shared(lake.spark.table(lake.log), [TOPIC, "other"], first, source.lsn, 10) as rows:
+
+        def plan(lower: int, bound: int) -> str:
+            reader: Any = LogReader(own, lake.place(shared=rows), lake.described, bound)
+            return str(reader.records(Part(lower))._jdf.queryExecution().executedPlan().toString())
+
+        # WHEN another session reads a part, THEN it reads the memory only if all of the part is there
+        assert "InMemoryTableScan" in plan(first, source.lsn)
+        assert "InMemoryTableScan" not in plan(first - 1, source.lsn)
+        assert "InMemoryTableScan" not in plan(first, source.lsn + 1)
+        # AND the fold is right
+        lake.fold(source.lsn, spark=own, shared=rows)
+    assert lake.rows() == expected(source, source.lsn)
+    # AND nothing stays
+    assert not lake.spark.catalog.listTables("global_temp")
+    # AND one table, or too many rows, are not kept
+    log = lake.spark.table(lake.log)
+    for topics, count in (([TOPIC], 10), ([TOPIC, "other"], MOST + 1), ([TOPIC, "other"], 0)):
+        with shared(log, topics, first, source.lsn, count) as none:
+            assert none is None
 
 
 def test_a_table_that_is_read_again_begins_with_its_truncate_whatever_was_before(lake: Lake) -> None:

@@ -25,6 +25,7 @@ from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.base.relayout import relayout
 from cdcd.mirror.base.replacing import replacing_of
 from cdcd.mirror.base.replay import release, topics_waiting, waiting
+from cdcd.mirror.base.shared import shared
 from cdcd.mirror.base.topic_folds import Lake, TopicFolds
 from cdcd.mirror.base.upkeep import BaseUpkeep
 from cdcd.mirror.log import positions
@@ -121,6 +122,8 @@ class BaseJob:
         """Topics whose tables are read again when the others are folded, with the reasons."""
         self._ends: Ends = {}
         """By topic and partition, an offset below which the log has all records, and none after the round's bound."""
+        self._since, self._counts = 0, dict[str, int]()
+        """By topic, the number of changes after this LSN that the log has in this round."""
         self.stopped: dict[str, CdcdError] = {}
 
     def run(self, *, once: bool, stop: threading.Event, replays: bool = False) -> None:
@@ -343,6 +346,7 @@ class BaseJob:
                 for part, end in log.ends.get(topic, {}).items()
             }
         self._ends = ends
+        self._since, self._counts = since, {topic: new[topic].count for topic in topics}
         lacking = {*log.deleted, *log.gaps, *log.began}
         due = [
             topic
@@ -359,11 +363,14 @@ class BaseJob:
 
     def _fold_all(self, topics: Collection[str], bound: int) -> list[Progress]:
         """Fold the tables of these topics, `settings.threads` of them side by side."""
+        log = positions.at_version(self._spark, self._place.name, self._tables.log.version)
+        count = sum([self._counts.get(topic, 0) for topic in topics])
+        with shared(log, topics, self._since, bound, count) as rows:
 
-        def one(spark: SparkSession, topic: str) -> Progress | None:
-            return self._fold(topic, bound, self._tables.using(spark))
+            def one(spark: SparkSession, topic: str) -> Progress | None:
+                return self._fold(topic, bound, self._tables.using(spark, rows))
 
-        found = self._sessions.each(self._settings.threads, one, topics)
+            found = self._sessions.each(self._settings.threads, one, topics)
         return [done for done in found if done is not None]
 
     def _read(self, topic: str, bound: int) -> Progress | None:

@@ -23,6 +23,7 @@ from cdcd.core.records.encoder import (
 )
 from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.position import Position
+from cdcd.mirror.base.shared import SharedRows
 from cdcd.mirror.log.positions import Began, at_version, first_lsns
 from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.descriptions import Form
@@ -120,6 +121,7 @@ class Place:
         layout: how the table keeps its rows.
         replay: records in quarantine that are folded too. None: there are none.
         is_compacted: Kafka compacts the topic, so that only the tombstone of a delete may be left.
+        shared: rows of the log in memory, of this topic too. None: the log itself is read.
     """
 
     table: str
@@ -134,6 +136,7 @@ class Place:
     layout: Layout = PLAIN
     replay: FromQuarantine | None = field(default=None, compare=False)
     is_compacted: bool = False
+    shared: SharedRows | None = field(default=None, compare=False)
 
 
 class LogReader:
@@ -274,7 +277,11 @@ class LogReader:
 
     def _rows(self, part: Part) -> DataFrame:
         """The rows of the log that are in the part: changes and truncates of the topic up to the bound."""
-        log = at_version(self._spark, self._place.log, self._place.log_version)
+        shared = self._place.shared
+        if shared is not None and shared.has(part.lower, self.bound):
+            log = self._spark.table(shared.name)
+        else:
+            log = at_version(self._spark, self._place.log, self._place.log_version)
         if self._place.replay is not None:
             log = log.unionByName(self._place.replay.rows, allowMissingColumns=True)
         rows = log.filter(

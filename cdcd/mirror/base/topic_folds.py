@@ -13,6 +13,7 @@ from cdcd.mirror.base.fold import fold
 from cdcd.mirror.base.formats import BaseFormat
 from cdcd.mirror.base.part import Forms, Place
 from cdcd.mirror.base.plan import exists, log_begins
+from cdcd.mirror.base.shared import SharedRows
 from cdcd.mirror.base.states import fold_states, states_name
 from cdcd.mirror.log.job import Appended
 from cdcd.mirror.log.table import LogPlace
@@ -65,11 +66,12 @@ class TopicFolds:
         self._lake = lake
         self._forms = forms
         self._observe = observe
+        self._shared: SharedRows | None = None
 
-    def using(self, spark: SparkSession) -> "TopicFolds":
-        """Return the same folds with another session."""
+    def using(self, spark: SparkSession, shared: SharedRows | None) -> "TopicFolds":
+        """Return the same folds with another session, and with these rows of the log in memory."""
         folds = copy(self)
-        folds._spark = spark
+        folds._spark, folds._shared = spark, shared
         return folds
 
     def names(self, topic: str) -> list[str]:
@@ -107,6 +109,7 @@ class TopicFolds:
             former_name=None if exists(self._spark, name) else self._forms.former_name(schema),
             layout=self._settings.layout_of(table),
             is_compacted=bool(schema.key) and "compact" in self.policies.get(topic, ""),
+            shared=self._shared,
         )
 
     def where(self, topic: str) -> Place | None:

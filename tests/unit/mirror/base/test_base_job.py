@@ -177,6 +177,7 @@ def test_tables_are_folded_side_by_side_each_in_a_session_of_its_own(
         return Folded(7, changes=1)
 
     monkeypatch.setattr(topic_folds, "fold", fold)
+    monkeypatch.setattr(positions, "at_version", lambda *_: None)
     # Two threads fold four tables. Each fold waits for another one.
     done = base._fold_all(["a", "b", "c", "d"], 7)
     assert [each.table for each in done] == ["public.a", "public.b", "public.d"]
@@ -668,7 +669,7 @@ def test_how_kafka_keeps_a_topic_is_asked_once_and_what_a_mirror_may_lose_by_it_
     assert topics.asked == ["m.schemas", "t", "u"]
     assert [fact.topic for fact in facts] == ["t"]
     assert base._tables.place("t", {}).is_compacted
-    assert not base._tables.using(base._spark).place("u", {}).is_compacted
+    assert not base._tables.using(base._spark, None).place("u", {}).is_compacted
 
 
 @pytest.mark.parametrize(
