@@ -290,8 +290,8 @@ def test_a_log_that_is_made_again_names_the_topics_that_have_lost_records_by_the
     topic = f"{pipeline.prefix}.public.t"
     (began,) = positions.read(pipeline.spark, pipeline.place.name).began.values()
     assert (began.first, began.ends) == ({0: 4}, {0: 6})
-    assert job.began == {topic: began}
-    assert job.ends[topic] == {0: 6}
+    assert job.appended.began == {topic: began}
+    assert job.appended.ends[topic] == {0: 6}
     assert job.stopped == {}
     # AND records that go from a partition of which the log has none are found by a later process
     pipeline.produce("public.v", *[change(n) for n in range(6)])
@@ -526,7 +526,7 @@ def test_records_that_an_owners_rollback_took_away_are_appended_again(
     pipeline.describe("t")
     pipeline.produce("public.t", change(1), change(2))
     first = pipeline.once()
-    chosen = first.version
+    chosen = first.appended.version
     pipeline.describe("u")
     pipeline.produce("public.t", change(3))
     pipeline.produce("public.u", change(4))
@@ -557,7 +557,7 @@ def test_records_that_an_owners_rollback_took_away_are_appended_again(
     assert len(pipeline.has("t")) == (5 if appends else 4)
     (told,) = [fact for fact in pipeline.facts if isinstance(fact, TableRolledBack)]
     assert told.table == pipeline.place.name
-    assert job.version != chosen
+    assert job.appended.version != chosen
     # AND the next run has nothing more to say
     pipeline.facts.clear()
     pipeline.once()

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -708,7 +709,7 @@ def test_a_round_is_skipped_only_if_offsets_show_that_no_table_is_due(
     monkeypatch.setattr(job, "look_after", changes)
     monkeypatch.setattr(topic_folds, "fold", lambda *_: Folded(7))
     monkeypatch.setattr(positions, "at_version", lambda *_: None)
-    monkeypatch.setattr(job.time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     monkeypatch.setattr(base, "_described", lambda: ["t", "quiet"])
     monkeypatch.setattr(base, "_settings", replace(base._settings, fold_tables_min=0))
 
