@@ -111,11 +111,12 @@ def _check_pipeline(pipeline: "Config | None") -> None:
     """ConfigError: what the topics say is not what Spark would read from the database."""
     if pipeline is None:
         return
-    if pipeline.event_flattening.enabled:
+    if pipeline.event_flattening.enabled and not pipeline.format.change_header:
         raise ConfigError(
             "The pipeline's records are flattened (event_flattening), so the order of the changes of a row is not "
             "known.",
-            hint="Mirror a pipeline without event_flattening: a second one, with a slot and a prefix of its own.",
+            hint="Set format.change_header: true in the pipeline's configuration, with a topics.prefix of its own, and "
+            "change_log: fold in the mirror's. Or mirror a second pipeline without event_flattening.",
         )
     if pipeline.format.value == "cloudevents":
         raise ConfigError(

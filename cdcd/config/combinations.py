@@ -252,6 +252,26 @@ def _flattens_without_metadata(config: "Config") -> None:
         )
 
 
+def _changes_are_told(config: "Config") -> None:
+    if not config.format.change_header:
+        return
+    if config.format.value == CLOUDEVENTS:
+        raise ValueError(
+            "format.change_header needs another format.value than cloudevents, because `cdcd mirror` does not read "
+            "events"
+        )
+    if not config.topics.schemas:
+        raise ValueError(
+            "format.change_header needs topics.schemas, because the header names the description of the table"
+        )
+    flattening = config.event_flattening.settings
+    if flattening and not (flattening.rewrites or flattening.has_tombstones(config.topics.tombstones)):
+        raise ValueError(
+            "format.change_header needs records of deletes: set event_flattening.delete_tombstone_handling_mode to "
+            "another value than drop, or topics.tombstones to true"
+        )
+
+
 def _keys_have_a_form(config: "Config") -> None:
     if config.key.forms and config.format.key == "protobuf":
         raise ValueError("key.forms needs another format.key than protobuf, whose keys are messages")
@@ -330,6 +350,7 @@ COMBINATIONS: Final[tuple[Callable[["Config"], None], ...]] = (
     _signals_are_heard,
     _updates_for_snapshots,
     _flattens_without_metadata,
+    _changes_are_told,
     _keys_have_a_form,
     _has_registry,
     _events_are_told_apart,

@@ -166,8 +166,9 @@ class Config(Section):
 
     @property
     def writes_truncates(self) -> bool:
-        """Whether TRUNCATE, and the end of former rows, have records. Flattened records have none for them."""
-        return self.topics.writes_truncates and not self.event_flattening.enabled
+        """Whether TRUNCATE, and the end of former rows, have records. Flattened rows without headers have none."""
+        has_records = self.format.change_header or not self.event_flattening.enabled
+        return self.topics.writes_truncates and has_records
 
     @property
     def hears_messages(self) -> bool:

@@ -29,12 +29,18 @@ import pyspark
 from cdcd.core.errors import ConfigError, TransientError
 
 KAFKA: Final = "kafka"
+AVRO: Final = "avro"
+"""Needed for records in Avro only."""
 ICEBERG: Final = "iceberg"
 DELTA: Final = "delta"
 
 # The token provider is for Kafka's delegation tokens and has not changed in a long time; Spark's Kafka source
 # does not load without it.
 _PINNED_41: Final = {
+    AVRO: {
+        "org.apache.spark:spark-avro_2.13:4.1.1":
+            "6a19d90bc3b6e88d8db0fa36a19273aa10fea2dbd7a62bb60e4cedd73051b32d",
+    },
     KAFKA: {
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3":
             "cb31ffd9c8f5527dba061db8af671d295562092e4f3f5ff42fc249fab8a8fde6",
@@ -64,6 +70,10 @@ _PINNED_41: Final = {
 }  # fmt: skip
 
 _PINNED_40: Final = {
+    AVRO: {
+        "org.apache.spark:spark-avro_2.13:4.0.1":
+            "834207b759159ceb7e367df9c0fe5998bbb547fdcdc5269dfeeba2c6803559b6",
+    },
     KAFKA: {
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.1":
             "a9c5366a61087e7e7ff903c3dc160e80b33d2ea04d365e0795cc4a58befc3a16",
@@ -87,6 +97,10 @@ _PINNED_40: Final = {
 }  # fmt: skip
 
 _PINNED_35: Final = {
+    AVRO: {
+        "org.apache.spark:spark-avro_2.12:3.5.7":
+            "b0660bc224cbd1eb3ae144001c1328863060e64f1834dd7bbadc1ddbf09d2b15",
+    },
     KAFKA: {
         "org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.7":
             "184f8bd4a3cd22299c49090d88b894f81fd7546b4ee64879519a0d76a685dbb8",
@@ -135,7 +149,7 @@ _DEPENDENCY: Final = '<dependency org="{}" name="{}" rev="{}" conf="default->mas
 
 
 def coordinates(parts: Iterable[str]) -> list[str]:
-    """Maven's names of what `parts` (KAFKA, ICEBERG, DELTA) need, for `spark-submit --packages` or an image.
+    """Maven's names of what `parts` (KAFKA, AVRO, ICEBERG, DELTA) need, for `spark-submit --packages` or an image.
 
     ConfigError: no jars are pinned for the Spark that is installed.
     """

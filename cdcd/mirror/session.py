@@ -15,7 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError
-from cdcd.mirror.jars import DELTA, ICEBERG, KAFKA, jars
+from cdcd.mirror.jars import AVRO, DELTA, ICEBERG, KAFKA, jars
 from cdcd.mirror.platform.java import java
 
 _EXTENSIONS: Final = {
@@ -211,7 +211,7 @@ def session(
         # What runs in Python (`page_source`) needs what this process has; Spark's default is any python3.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings |= _LOCAL | {"spark.sql.shuffle.partitions": str(cores)}
-        parts = (*formats, KAFKA) if kafka else formats
+        parts = (*formats, KAFKA, AVRO) if kafka else formats
         settings["spark.jars"] = ",".join(map(str, jars(parts)))
     joined = _joined(settings, conf or {})
     if not under_spark_submit():

@@ -2,9 +2,9 @@
 
 import sys
 
-from cdcd.mirror.jars import DELTA, ICEBERG, KAFKA, coordinates, jars
+from cdcd.mirror.jars import AVRO, DELTA, ICEBERG, KAFKA, coordinates, jars
 
-__all__ = ["DELTA", "ICEBERG", "KAFKA", "coordinates", "jars"]
+__all__ = ["AVRO", "DELTA", "ICEBERG", "KAFKA", "coordinates", "jars"]
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"{jar}\n" for jar in jars([KAFKA, ICEBERG, DELTA]))
+    sys.stdout.writelines(f"{jar}\n" for jar in jars([KAFKA, AVRO, ICEBERG, DELTA]))

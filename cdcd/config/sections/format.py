@@ -95,6 +95,15 @@ class FormatConfig(Section):
         "avro: _ for each character that Avro does not take in a name. avro_unicode: _u and four hexadecimal digits, "
         "for _ too.",
     )
+    change_header: bool = Field(
+        False,
+        description="Whether each change has the header cdcd.change, which tells its operation and its place among all "
+        "changes, whatever the format of the value is. `cdcd mirror` with change_log: fold needs the header to read "
+        "flattened rows (event_flattening) and records in avro or json_registry. TRUNCATE then has a record without "
+        "key and value if rows are flattened, and the records of topics.schemas with the ids of a registry also have "
+        "the texts of the schemas. Not for cloudevents. If you change this value, also change the prefix of the "
+        "topics.",
+    )
 
     @field_validator("unavailable_value_placeholder")
     @classmethod
@@ -176,9 +185,9 @@ class EventFlatteningConfig(Section):
         description="Whether the value of a record is only the row instead of the envelope: the new row, or the old "
         "row of a delete. "
         "With this option, TRUNCATE has no record. Logical messages and events of an outbox do not change. `cdcd "
-        "mirror` and `cdcd "
-        "verify` refuse such topics, because they do not tell which change comes first. All formats support this. A "
-        "change of this key changes all later records, so also change the prefix of the topics.",
+        "verify` refuses such topics, because they do not tell which change comes first, and `cdcd mirror` reads them "
+        "with format.change_header only. All formats support this. A change of this key changes all later records, so "
+        "also change the prefix of the topics.",
     )
     delete_tombstone_handling_mode: Literal[
         "drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"

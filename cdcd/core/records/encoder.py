@@ -53,6 +53,8 @@ HEADER_UNCHANGED: Final = "cdcd.unchanged"
 """JSON array of the columns whose value in this record is a placeholder, because the server did not send it."""
 HEADER_UNWRITABLE: Final = "cdcd.unwritable"
 """JSON array of the columns of which this record lacks a value, because its format has no form for it."""
+HEADER_CHANGE: Final = "cdcd.change"
+"""Place of a change among all changes, as `records/change_headers.py` writes it."""
 HEADER_LETTER_OF: Final = "cdcd.topic"
 """Header of a dead letter: the topic for which the record was made."""
 HEADER_LETTER_REASON: Final = "cdcd.reason"
@@ -133,6 +135,7 @@ class EncoderSettings:
         claims_topic: the topic with the claims of all pipelines, which no table may take; None: there is none.
         shared: topics for several tables.
         dead_letters: kinds of records that go to `dead_letter_topic` (`records/dead_letters.py`).
+        change_header: records of changes have the header `cdcd.change`, and registrations have the text of the schema.
         pipeline: the pipeline's name, which descriptions of tables carry in a header; "": they carry none.
     """
 
@@ -172,6 +175,7 @@ class EncoderSettings:
     shared: tuple[SharedTopic, ...] = ()
     computed_rules: tuple[TableComputed, ...] = ()
     dead_letters: tuple[str, ...] = ()
+    change_header: bool = False
 
     @property
     def protections(self) -> Protections:

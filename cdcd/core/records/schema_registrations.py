@@ -11,6 +11,9 @@ where `schema` is the fingerprint of the schema's text, and the value is
 ```
 {"subject":"shop.public.orders-value","schema":"0f3a…","id":7,"registry":"http://registry:8081"} ```
 
+With `format.change_header`, the value also has `type`, the registry's name of the kind of schema, and `text`, the
+schema itself. So a reader of the topic needs no registry.
+
 An id is a number of 31 bits, or the number of a UUID (AWS Glue), which is written as its text.
 """
 
@@ -23,9 +26,14 @@ from uuid import UUID
 
 from cdcd.core import bounded_json
 
+_RECORD_BYTES_MAX: Final = 1 << 21
+"""Maximum size of a record with the id of a schema: its text, of which each character may be escaped, and a little."""
 NUMBER_BITS: Final = 31
 """Bits of an id that is not a UUID. A UUID of a version has one of the bits above them."""
 FINGERPRINT_DIGITS: Final = 32
+
+TEXT_BYTES_MAX: Final = 1_000_000
+"""Maximum size of the text of a schema in a record, as JSON. Kafka's default limit of a record is 1,048,588 bytes."""
 
 Known = tuple[str, str]
 """A schema, identified by its subject and its fingerprint."""
@@ -94,11 +102,21 @@ class SchemaIds:
         self._ids.clear()
         return count
 
-    def record(self, use: SchemaUse) -> tuple[bytes, bytes]:
-        """Return key and value of the record for the id of a schema, which must be known."""
+    def record(self, use: SchemaUse, *, whole: bool = False) -> tuple[bytes, bytes]:
+        """Return key and value of the record for the id of a schema, which must be known.
+
+        Args:
+            whole: the value has the text of the schema, unless the text is too large for a record.
+        """
         subject, fingerprint = use.known_as
         key = {"subject": subject, "schema": fingerprint}
-        value = {**key, "id": shown_id(self._ids[subject, fingerprint]), "registry": self.registry}
+        value: dict[str, object] = {
+            **key,
+            "id": shown_id(self._ids[subject, fingerprint]),
+            "registry": self.registry,
+        }
+        if whole and len(_json(use.text)) <= TEXT_BYTES_MAX:
+            value |= {"type": use.kind, "text": use.text}
         return _json(key), _json(value)
 
 
@@ -112,14 +130,34 @@ def shown_id(schema_id: int) -> int | str:
     return str(UUID(int=schema_id)) if is_uuid(schema_id) else schema_id
 
 
-def is_registration(value: bytes) -> bool:
-    """Return whether a record of the schemas topic has the id of a schema, which means that records use a registry."""
-    return _read(value) is not None
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The id of a schema in a registry, as a record of the schemas topic has it.
+
+    Attributes:
+        kind: the registry's `schemaType`; "" if the record does not have it.
+        text: the schema; "" if the record does not have it.
+    """
+
+    id: int
+    kind: str
+    text: str
+
+
+def read_registration(value: bytes) -> Registration | None:
+    """Return the id and the schema of a record of the schemas topic. None: the record has no id of a schema."""
+    try:
+        data = bounded_json.fields(bounded_json.parse(value, _RECORD_BYTES_MAX))
+        kind, text = bounded_json.text(data.get("type", "")), bounded_json.text(data.get("text", ""))
+    except ValueError:
+        return None
+    found = _read(value)
+    return None if found is None else Registration(found[1], kind, text)
 
 
 def _read(value: bytes) -> tuple[Known, int, str] | None:
     try:
-        data = bounded_json.fields(bounded_json.parse(value))
+        data = bounded_json.fields(bounded_json.parse(value, _RECORD_BYTES_MAX))
         said = data["id"]
         schema_id = UUID(said).int if isinstance(said, str) else bounded_json.count(said)
         return (str(data["subject"]), str(data["schema"])), schema_id, str(data["registry"])

@@ -22,7 +22,10 @@ an array of one has `labels`, pairs of `pg_enum.oid` and label: a label that is 
 know the table from it.
 
 `flattened` is true where the value of a record is a row instead of an envelope (`event_flattening`). Its records do not
-say which description they follow.
+say which description they follow, unless they have `change_header`.
+
+`change_header` is the format of values (`format.value`) where each change has the header `cdcd.change`
+(`change_headers.py`), which also says which description a flattened row follows.
 
 `routes` are the topics beside `topic` that rows go to, where they are routed by their values (`routes`).
 
@@ -131,6 +134,7 @@ class TableForm:
     constants: Pairs = ()
     last_id: int | None = None
     rewritten: int | None = None
+    change_header: str = ""
 
     @property
     def source_columns(self) -> tuple[ColumnForm, ...]:
@@ -202,6 +206,7 @@ class TableForm:
             **({"skipped": list(self.skipped)} if self.skipped else {}),
             **({"flattened": True} if self.flattened else {}),
             **({"cloudevents": True} if self.cloudevents else {}),
+            **({"change_header": self.change_header} if self.change_header else {}),
             **({"repeats": True} if self.repeats else {}),
             **({"moves": True} if self.moves else {}),
             **({"bare_key": True} if self.bare_key else {}),
@@ -277,6 +282,7 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             skipped=_texts(data.get("skipped", [])),
             flattened=data.get("flattened") is True,
             cloudevents=data.get("cloudevents") is True,
+            change_header=text(data.get("change_header", "")),
             repeats=data.get("repeats") is True,
             last_id=None if data.get("last_id") is None else count(data["last_id"]),
             rewritten=None if data.get("rewritten") is None else bounded_json.whole(data["rewritten"]),
@@ -346,6 +352,7 @@ def table_form(
     shared: bool = False,
     letters: bool = False,
     routes: tuple[str, ...] = (),
+    change_header: str = "",
 ) -> TableForm:
     """Describe a relation as a Relation message and the catalog have it; `rules`: how each column is protected."""
     now = {column.id: column for column in table.columns}
@@ -378,6 +385,7 @@ def table_form(
         last_id=table.last_id if table.columns else None,
         rewritten=table.rewritten if table.columns else None,
         routes=tuple(dict.fromkeys([each for each in routes if each != topic])),
+        change_header=change_header,
     )
 
 

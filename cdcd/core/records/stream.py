@@ -28,10 +28,11 @@ from cdcd.core.protocol.peek import (
     read_head,
 )
 from cdcd.core.protocol.reader import read_message, read_message_head
+from cdcd.core.records.change_headers import ChangeHeaders
 from cdcd.core.records.dead_letters import DeadLetters
 from cdcd.core.records.debezium_json.known_tables import KnownTables
 from cdcd.core.records.debezium_json.snapshot_rows import runs
-from cdcd.core.records.debezium_json.source_block import DELETED, TransactionFacts, unix_us
+from cdcd.core.records.debezium_json.source_block import DELETED, OPS, TransactionFacts, unix_us
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import Encoded, EncoderSettings, Record, SnapshotPosition, record_bytes
@@ -69,6 +70,7 @@ class RecordStream:
         self.tables = KnownTables(settings, binary, self._computed)
         self.current = Current(settings)
         self.format = make_format(settings, self.tables, self.current, observe)
+        self._headers = ChangeHeaders(settings, self.current)
         self._stand_ins = StandIns(observe, self.format.schemas.check)
         self._letters = DeadLetters(settings, self.format, self.tables, self.current, observe)
         self.shapes = Shapes()
@@ -236,9 +238,10 @@ class RecordStream:
             if tag in _ROWS:
                 table = self._table(oid, out)
                 known = len(out)
-                if not self._letters.is_on:
+                if not (self._letters.is_on or self._headers.is_on):
                     return self.format.row(table, tag, kind, width, frame, at, out)
                 size = self._letters.format_of(table).row(table, tag, kind, width, frame, at, out)
+                size += self._headers.row(table, tag, known, out, current.came)
                 self._letters.take(table, known, out, current.came)
                 return size
         except (ValueError, IndexError, error) as cause:
@@ -263,6 +266,7 @@ class RecordStream:
         table = self._table(oid, out)
         known = len(out)
         size = self._letters.format_of(table).truncate(table, out)
+        size += self._headers.truncate(table, known, out)
         self._letters.take(table, known, out)
         return size
 
@@ -294,6 +298,7 @@ class RecordStream:
             names = self._stand_ins.note(table, found, current.lsn, current.now_us)
             for records, first in ((out, known), (came or [], 0)):
                 records[first:] = [named(record, names) for record in records[first:]]
+            size += self._headers.row(table, tag, known, out, came)
             self._letters.take(table, known, out, came)
         return size
 
@@ -393,7 +398,7 @@ class RecordStream:
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
         """See `Encoder`. Events that a shape takes are not drafted."""
-        drafts = None if self._computed.is_on else self.format.drafts
+        drafts = None if self._computed.is_on or self._headers.is_on else self.format.drafts
         if drafts is None:
             return frames
         if not self.shapes.active:
@@ -450,8 +455,9 @@ class RecordStream:
         for begin, end, marker in runs(len(lines), position):
             self._facts.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
             table = self._table(oid, out)
-            known = len(out)
+            known, first = len(out), position.event_no + rows.count + 1
             self._letters.format_of(table).lines(table, lines[begin:end], begin, rows)
+            rows.size += self._headers.rows(table, OPS.index(position.op), first, known, out)
             self._letters.take(table, known, out)
         keys = rows.keys if self.tables.fragments[oid].key_columns else None
         return Encoded(rows.count, rows.size, keys, rows.left_out)
@@ -467,7 +473,10 @@ class RecordStream:
         """See `Encoder`. Only topics in JSON are compared with tables."""
         self.current.now_us = now_us
         self._facts.begin(None, position.commit_lsn, now_us, None, snapshot=position.others)
-        size = self.format.deletes(self._table(oid, out), keys, position, out)
+        table = self._table(oid, out)
+        known = len(out)
+        size = self.format.deletes(table, keys, position, out)
+        size += self._headers.rows(table, DELETED, position.event_no + 1, known, out)
         return Encoded(len(keys), size, None)
 
     def _table(self, oid: int, out: list[Record]) -> TableFragments:

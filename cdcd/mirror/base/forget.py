@@ -27,6 +27,7 @@ from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.platform.sql import condition, quoted, text
 from cdcd.mirror.records.changes import key_of
 from cdcd.mirror.records.rule import try_cast
+from cdcd.mirror.records.values import ValueForm, key_bytes, key_json
 from cdcd.mirror.targets.target import Kind
 from cdcd.mirror.watching.progress import first_lines
 
@@ -152,9 +153,11 @@ class Forgetting:
                 hint="Run cdcd mirror --once, and then this command again.",
             )
         log, is_it = self._log(), self._names("key")
-        records = log.filter(is_it).select(*_PLACE, "oldkey", "newkey").collect()
+        values = self._forms[-1].values
+        keys = [_key(name, values).alias(name) for name in ("oldkey", "newkey")]
+        records = log.filter(is_it).select(*_PLACE, *keys).collect()
         named = self._names("oldkey") | self._names("newkey")
-        references = log.filter(~is_it & named).select(*_PLACE, sf.col("key").cast("string")).collect()
+        references = log.filter(~is_it & named).select(*_PLACE, _key("key", values).alias("key")).collect()
         others = [each for row in records for each in (row["oldkey"], row["newkey"])]
         others += [row["key"] for row in references]
         folded = self._folded()
@@ -245,7 +248,7 @@ class Forgetting:
         found = []
         for form in self._forms:
             if set(self._key) <= set(form.schema.key):
-                parsed = key_of(sf.col(column).cast("string"), form.schema, form.rules)
+                parsed = key_of(_key(column, form.values), form.schema, form.rules)
                 found.append(
                     reduce(and_, [parsed[name] == sf.lit(value) for name, value in self._key.items()])
                 )
@@ -284,6 +287,12 @@ class Forgetting:
                         f"The log {self._place.log} could not be changed: {first_lines(error)}",
                         hint="Stop the mirror, and run the command again.",
                     ) from error
+
+
+def _key(column: str, form: ValueForm) -> Column:
+    """The JSON of a key in a column of the log."""
+    data = sf.col(column)
+    return key_json(data if column == "key" else key_bytes(data), form)
 
 
 def rows_of_key(columns: Sequence[str], literals: Mapping[str, str]) -> str:

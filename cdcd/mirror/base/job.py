@@ -101,7 +101,13 @@ class BaseJob:
         self._topics = TopicStarts(client)
         self._log = LogJob(spark, settings, self._place, client, self._from_log, self._folded)
         self._forms = Descriptions(
-            spark, settings.kafka, self._topics, settings.schemas, variant=settings.variant, mirrored=True
+            spark,
+            settings.kafka,
+            self._topics,
+            settings.schemas,
+            variant=settings.variant,
+            mirrored=True,
+            by_header=True,
         )
         self._sessions = Sessions(spark)
         self._tables = TopicFolds(spark, settings, lake, self._forms, observe)

@@ -16,6 +16,7 @@ from cdcd.core.errors import SinkError, SourceError, TransientError
 from cdcd.core.pasted import begin_again
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.encoder import (
+    HEADER_CHANGE,
     HEADER_NEW_KEY,
     HEADER_OLD_KEY,
     HEADER_UNCHANGED,
@@ -25,10 +26,12 @@ from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.base.shared import SharedRows
 from cdcd.mirror.log.positions import Began, at_version, first_lsns
+from cdcd.mirror.log.table import ADDED
 from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.records.tombstones import LOOK_BACK
+from cdcd.mirror.records.values import as_json
 from cdcd.mirror.targets.layout import PLAIN, Layout
 from cdcd.mirror.targets.reduction import UNFIT, Summary, prepared, summary
 from cdcd.mirror.targets.reduction import reduced as reduce_changes
@@ -41,6 +44,7 @@ _HEADERS: Final = {
     HEADER_OLD_KEY: "oldkey",
     HEADER_NEW_KEY: "newkey",
     HEADER_UNWRITABLE: "unwritable",
+    HEADER_CHANGE: ADDED,
 }
 """The column of the log by the name of the header that it has."""
 
@@ -363,7 +367,7 @@ class LogReader:
         records = self.records(part)
         found = []
         for number, form in enumerate(path.forms):
-            mine = records.filter(sf.col("form") == form.schema.schema_id)
+            mine = as_json(records.filter(sf.col("form") == form.schema.schema_id), form.values)
             parsed = parse(mine, form.schema, form.rules)
             parsed = parsed.withColumn(UNFIT, sf.col(PROBLEM).isNotNull()).drop(PROBLEM)
             found.append(path.upgraded(parsed, number))
@@ -405,6 +409,8 @@ def records_of(rows: DataFrame) -> DataFrame:
             sf.struct(sf.lit(name).alias("key"), sf.col(column).cast("binary").alias("value")),
         )
         for name, column in _HEADERS.items()
+        # A version of a log from before the column lacks the column.
+        if column != ADDED or ADDED in rows.columns
     ]
     return rows.select(
         "key",

@@ -138,7 +138,9 @@ class LogTables:
         check_time_zone(self.spark)
         schemas = self.schemas_topic or f"{self.prefix}.schemas"
         ends = ReadEnds(self.spark, self.source)
-        forms = Descriptions(self.spark, self.source, ends, schemas, variant=self.variant, mirrored=True)
+        forms = Descriptions(
+            self.spark, self.source, ends, schemas, variant=self.variant, mirrored=True, by_header=True
+        )
         topic = forms.topic_of(table)
         log = self.target.own_name(self.log_table)
         name = self.target.name_of(forms.newest(topic).schema, Kind.MIRROR)

@@ -22,6 +22,7 @@ from cdcd.mirror.log.positions import at_version
 from cdcd.mirror.log.table import rows
 from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.descriptions import Form
+from cdcd.mirror.records.values import as_json
 from cdcd.mirror.targets.table_format import as_view, having
 
 _PLACE = ("part", "off")
@@ -91,7 +92,7 @@ def waiting(spark: SparkSession, place: Place, topic_id: str, forms: Forms) -> I
 
 def _sound(read: DataFrame, schema_id: str, form: Form) -> DataFrame:
     """The places of the records that are changes of the form."""
-    records = records_of(read.filter(sf.col("schema_id") == schema_id))
+    records = as_json(records_of(read.filter(sf.col("schema_id") == schema_id)), form.values)
     parsed = parse(records, form.schema, form.rules).filter(sf.col(PROBLEM).isNull())
     return parsed.select(sf.col("partition").alias("part"), sf.col("offset").alias("off"))
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from cdcd.core.errors import ConfigError
 from cdcd.core.records.encoder import (
+    HEADER_CHANGE,
     HEADER_NEW_KEY,
     HEADER_OLD_KEY,
     HEADER_UNCHANGED,
@@ -22,7 +23,8 @@ from cdcd.core.records.encoder import (
 )
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.platform.sql import assigned
-from cdcd.mirror.records.changes import WITH_ROW, header, once, payload
+from cdcd.mirror.records.changes import WITH_ROW, header, header_bytes, once, told
+from cdcd.mirror.records.values import key_text
 
 COLUMNS: Final = {
     "topic": "string",
@@ -47,12 +49,16 @@ COLUMNS: Final = {
     "value": "binary",
     "appended": "timestamp",
     "day": "date",
+    "change": "string",
 }
 """Columns of the log in their order, with their types in SQL. docs/mirror-log.md says what each one holds.
 
 The log is partitioned by `day`, the day of `appended`, so that old days are deleted without a rewrite of any file. Rows
 of the log itself have no day. So a look at them reads one small partition.
 """
+
+ADDED: Final = "change"
+"""The last column. A log that an earlier version of cdcd made gets the column when a mirror starts."""
 
 STATISTICS: Final = ("topic", "part", "off", "ts", "tbl", "lsn", "kind", "appended")
 """Columns whose least and greatest values are in the metadata. Values of rows do not belong there."""
@@ -131,7 +137,9 @@ def create(spark: SparkSession, place: LogPlace, keep_s: int) -> None:
         f"TBLPROPERTIES ({assigned({**properties, **place.properties})})"
     )
     lacks = COLUMNS.keys() - set(spark.table(place.name).columns)
-    if lacks:
+    if lacks == {ADDED}:
+        spark.sql(f"ALTER TABLE {place.name} ADD COLUMNS ({ADDED} {COLUMNS[ADDED]})")
+    elif lacks:
         raise ConfigError(
             f"The log {place.name} lacks the columns {', '.join(sorted(lacks))}: an earlier version of cdcd made it.",
             hint="Give the mirror another log (target.log_table). It begins at the first records that the topics have. "
@@ -148,14 +156,14 @@ def rows(records: DataFrame, ids: dict[str, str], own: dict[str, str]) -> DataFr
         own: the kind of all records of a topic that is not a table's: `schema`, `checkpoint` or `message`.
     """
     envelope = sf.from_json(
-        payload(sf.col("value").cast("string")),
+        told(),
         _ENVELOPE,
         {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT},
     )
     kind = _by_topic(own)
     parsed = records.select(
         "*",
-        sf.when(once() & sf.col("value").isNotNull() & kind.isNull(), envelope).alias("e"),
+        sf.when(once() & _has_value() & kind.isNull(), envelope).alias("e"),
         kind.alias("own"),
     )
     marked = parsed.withColumn("reason", _reason()).withColumn("kind", _kind())
@@ -175,8 +183,8 @@ def rows(records: DataFrame, ids: dict[str, str], own: dict[str, str]) -> DataFr
         sf.when(kept, sf.col("e.before")).alias("before"),
         sf.when(kept, sf.col("e.after")).alias("after"),
         header(HEADER_UNCHANGED).alias("unchanged"),
-        header(HEADER_OLD_KEY).alias("oldkey"),
-        header(HEADER_NEW_KEY).alias("newkey"),
+        key_text(header_bytes(HEADER_OLD_KEY)).alias("oldkey"),
+        key_text(header_bytes(HEADER_NEW_KEY)).alias("newkey"),
         header(HEADER_UNWRITABLE).alias("unwritable"),
         "kind",
         "reason",
@@ -185,6 +193,7 @@ def rows(records: DataFrame, ids: dict[str, str], own: dict[str, str]) -> DataFr
         # Both are the time of the batch, which is the same when Spark repeats the batch.
         sf.current_timestamp().alias("appended"),
         sf.current_date().alias("day"),
+        header(HEADER_CHANGE).alias(ADDED),
     )
 
 
@@ -197,21 +206,29 @@ def _by_topic(values: dict[str, str]) -> Column:
     return sf.try_element_at(sf.create_map(*pairs), sf.col("topic"))
 
 
+def _has_value() -> Column:
+    """Whether a record is more than a tombstone: it has a value, or tells of a change without one."""
+    return sf.col("value").isNotNull() | header(HEADER_CHANGE).isNotNull()
+
+
 def _is_table() -> Column:
-    return sf.col("own").isNull() & sf.col("value").isNotNull() & header(HEADER_WATERMARK).isNull()
+    return sf.col("own").isNull() & _has_value() & header(HEADER_WATERMARK).isNull()
 
 
 def _reason() -> Column:
     """Why a record of a table's topic is no change; NULL if it is one."""
-    op = sf.col("e.op")
+    op, has_header = sf.col("e.op"), header(HEADER_CHANGE).isNotNull()
+    is_corrupt = sf.col(f"e.{_CORRUPT}").isNotNull() | sf.col("e").isNull()
     cases = {
         "its value is not JSON but a registry's format (it begins with a zero byte, or with 3)": (
-            sf.expr("substring(value, 1, 1) IN (X'00', X'03')")
+            sf.expr("substring(value, 1, 1) IN (X'00', X'03')") & ~has_header
         ),
-        "its JSON is not that of a change": sf.col(f"e.{_CORRUPT}").isNotNull() | sf.col("e").isNull(),
+        f"its header {HEADER_CHANGE} is not that of a change": has_header & is_corrupt,
+        "its JSON is not that of a change": is_corrupt,
         "its op is no change of a row": op.isNull() | ~op.isin(*WITH_ROW, "d", "t"),
         "it has no source.commit_lsn": sf.col("e.source.commit_lsn").isNull(),
-        "it has no row in after": op.isin(*WITH_ROW) & sf.col("e.after").isNull(),
+        "it has no value": op.isin(*WITH_ROW) & sf.col("value").isNull(),
+        "it has no row in after": op.isin(*WITH_ROW) & sf.col("e.after").isNull() & ~has_header,
     }
     reason = sf.lit(None).cast("string")
     for words, failed in reversed(cases.items()):
@@ -223,7 +240,7 @@ def _kind() -> Column:
     return (
         sf.when(sf.col("own").isNotNull(), sf.col("own"))
         .when(header(HEADER_WATERMARK).isNotNull(), "heartbeat")
-        .when(sf.col("value").isNull(), "tombstone")
+        .when(~_has_value(), "tombstone")
         .when(sf.col("reason").isNotNull(), "unreadable")
         .when(sf.col("e.op") == "t", "truncate")
         .otherwise("change")

@@ -12,7 +12,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from cdcd.core.records.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, HEADER_UNWRITABLE
+from cdcd.core.records.encoder import (
+    HEADER_CHANGE,
+    HEADER_NEW_KEY,
+    HEADER_OLD_KEY,
+    HEADER_UNCHANGED,
+    HEADER_UNWRITABLE,
+)
 from cdcd.mirror.records.rule import Rule
 from cdcd.mirror.records.schema import TableSchema
 
@@ -161,7 +167,12 @@ def fields(e: str, left: str, schema: TableSchema, rules: Mapping[str, Rule]) ->
 
 def head() -> Column:
     """Op and source of a record, without its row. All fields are null in a record that is no change."""
-    return sf.from_json(payload(sf.col("value").cast("string")), _HEAD)
+    return sf.from_json(told(), _HEAD)
+
+
+def told() -> Column:
+    """The JSON that has op and source of a record: its header `cdcd.change`, or else its value."""
+    return sf.coalesce(header(HEADER_CHANGE), payload(sf.col("value").cast("string")))
 
 
 def payload(text: Column) -> Column:
@@ -181,13 +192,21 @@ def key_of(text: Column, schema: TableSchema, rules: Mapping[str, Rule]) -> Colu
     wire = sf.from_json(
         payload(text), StructType([StructField(sent[name], rules[name].wire) for name in schema.key])
     )
+    # Spark takes a struct of the fields of `from_json` for the result of `from_json`, and assumes that it is not NULL
+    # (OptimizeCsvJsonExprs). It is NULL for a text such as `null`.
+    wire = sf.when(text.isNotNull(), wire)
     return sf.struct(*[rules[name].value(wire[sent[name]]).alias(name) for name in schema.key])
 
 
 def header(name: str) -> Column:
     """The text of a header, null without it."""
+    return header_bytes(name).cast("string")
+
+
+def header_bytes(name: str) -> Column:
+    """The bytes of a header, null without it."""
     found = sf.filter("headers", lambda each: each["key"] == name)
-    return sf.when(sf.col("headers").isNotNull(), sf.get(found, sf.lit(0))["value"].cast("string"))
+    return sf.when(sf.col("headers").isNotNull(), sf.get(found, sf.lit(0))["value"])
 
 
 def _row(image: str, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:

@@ -15,19 +15,25 @@ from pyspark.sql import SparkSession
 
 from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.errors import SinkError, SourceError
+from cdcd.core.records.avro.form import head as schema_head
 from cdcd.core.records.gaps import Aside, is_gap
-from cdcd.core.records.schema_registrations import is_registration
+from cdcd.core.records.schema_registrations import Registration, read_registration
 from cdcd.core.records.schemas import TableForm, read_form
 from cdcd.core.table_names import table_text
 from cdcd.mirror.kafka import KafkaSource, LooksUpEnds
+from cdcd.mirror.records.avro import AvroSchemas, namespace, read_schema
 from cdcd.mirror.records.mode_types import UnreadableFormError
+from cdcd.mirror.records.readable import check_readable
 from cdcd.mirror.records.rule import Rule
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.records.types import rules, table_schema
+from cdcd.mirror.records.values import ValueForm
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, way_on
 
 PATIENCE_S: Final = 10.0
 _PAUSE_S: Final = 0.2
+AVRO: Final = "AVRO"
+"""The registry's name of the kind of schemas in Avro."""
 
 
 @dataclass(slots=True)
@@ -59,10 +65,11 @@ class _Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form of a table: in Spark's types, and how its values come to be of them."""
+    """A form of a table: in Spark's types, how its values come to be of them, and how its records are written."""
 
     schema: TableSchema
     rules: dict[str, Rule]
+    values: ValueForm = field(default_factory=ValueForm)
 
 
 class Descriptions:
@@ -71,6 +78,7 @@ class Descriptions:
     Args:
         variant: json columns are VARIANT.
         mirrored: columns have the names that the mirror gives them (`mirrored_names`).
+        by_header: records come from a log, which reads the header `cdcd.change`.
     """
 
     def __init__(
@@ -82,6 +90,7 @@ class Descriptions:
         *,
         variant: bool = False,
         mirrored: bool = False,
+        by_header: bool = False,
     ) -> None:
         self.problems: dict[str, str] = {}
         self.aside: dict[int, Aside] = {}
@@ -94,6 +103,9 @@ class Descriptions:
         self._topic = topic
         self._variant = variant
         self._mirrored = mirrored
+        self._by_header = by_header
+        self._avro: dict[str, AvroSchemas] = {}
+        """By the namespace of the schemas (`avro.namespace`)."""
         self._next: dict[int, int] = {}
         self._forms: dict[str, TableForm] = {}
         self._by_topic: dict[str, str] = {}
@@ -138,14 +150,18 @@ class Descriptions:
         except ValueError as error:
             if is_gap(value) or self._take_aside(value, where):
                 return
-            if is_registration(value):
+            registration = read_registration(value)
+            if registration is None:
+                self.problems[where] = str(error)
+            elif self._by_header and registration.kind == AVRO:
+                self._take_schema(registration)
+            elif not (self._by_header and registration.text):
                 raise SinkError(
                     "The topics of this pipeline have records whose schemas are in a registry (Avro, Protobuf or "
-                    f"json_registry), as {where} says. The mirror reads JSON without a registry.",
-                    hint="Set format.value: json (and format.key) in the daemon's configuration, with a topics.prefix "
-                    "of its own, and mirror those topics.",
+                    f"json_registry), as {where} says, and the daemon writes no header cdcd.change for the mirror.",
+                    hint="Set format.change_header: true in the daemon's configuration, with a topics.prefix of its "
+                    "own, and mirror those topics with change_log: fold. Or set format.value: json (and format.key).",
                 ) from None
-            self.problems[where] = str(error)
             return
         form = self._forms[fingerprint] = self._numbered(fingerprint, form)
         self._numbers.setdefault(form.oid, _Numbers()).take(form.columns)
@@ -161,6 +177,15 @@ class Descriptions:
                 self._learn(form, column)
         self._by_topic.pop(form.topic, None)
         self._by_topic[form.topic] = fingerprint
+
+    def _take_schema(self, registration: Registration) -> None:
+        """Take a schema of a table's keys or values. Schemas of other records are none."""
+        try:
+            schema = read_schema(registration.text)
+        except ValueError:
+            return
+        of_topic = self._avro.setdefault(schema.name.rpartition(".")[0], AvroSchemas())
+        of_topic.take(schema_head(registration.id), schema)
 
     def _take_aside(self, value: bytes, where: str) -> bool:
         """Take a record of a table that is set aside; False if the record is another one."""
@@ -308,6 +333,12 @@ class Descriptions:
         with self._refreshing:
             self.refresh()
 
+    def _values(self, form: TableForm) -> ValueForm:
+        if form.change_header != "avro":
+            return ValueForm(form.change_header, form.flattened)
+        avro = self._avro.setdefault(namespace(form.topic), AvroSchemas())
+        return ValueForm("avro", form.flattened, avro, tuple([column.name for column in form.columns]))
+
     def _known(self, topic: str, ids: Collection[str]) -> Iterator[tuple[str, Form]]:
         for schema_id in ids:
             form = self.get(topic, schema_id)
@@ -331,61 +362,7 @@ class Descriptions:
                 columns.append(column)
         lowest = self._lowest.get((form.oid, form.rewritten), form.last_id)
         form = replace(form, columns=tuple(columns), last_id=lowest)
-        if form.flattened:
-            raise SourceError(
-                f"{form.schema}.{form.table}: its records are flattened (event_flattening), so the order of the "
-                f"changes of a row is not known.",
-                hint="Mirror a pipeline without event_flattening, or leave the table out of the mirror.",
-            )
-        if form.routes:
-            raise SourceError(
-                f"{form.schema}.{form.table}: its rows are routed to several topics (routes.tables), and the mirror "
-                "follows one topic of a table.",
-                hint="Mirror a pipeline without routes of this table: a second one, with a slot and a prefix of its "
-                "own; or leave the table out of the mirror.",
-            )
-        _check_topic(form)
-        if form.cloudevents:
-            raise SourceError(
-                f"{form.schema}.{form.table}: its records are CloudEvents (format.value), which the mirror"
-                " does not read.",
-                hint="Mirror a pipeline with format.value: json, or leave the table out of the mirror.",
-            )
-        if form.repeats:
-            raise SourceError(
-                f"{form.schema}.{form.table}: several of its rows may have the same key (key.columns), so it is not "
-                f"known which row a record changes.",
-                hint="Add the columns of its primary key to key.columns of the daemon's configuration, or leave the"
-                " table out of the mirror.",
-            )
-        if form.computed:
-            raise SourceError(
-                f"{form.schema}.{form.table}: expressions make fields of its records ({', '.join(form.computed)}; "
-                "fields.tables, computed), which are not the columns of the table.",
-                hint="Mirror a second pipeline without computed fields for this table, with a slot and a prefix of its "
-                "own; or leave the table out of the mirror, and compute the fields in a view of the mirror.",
-            )
-        if form.bare_key or form.key_constants:
-            raise SourceError(
-                f"{form.schema}.{form.table}: the keys of its records have a form (key.forms) that the mirror does not "
-                "read.",
-                hint="Mirror a second pipeline without key.forms for this table, with a slot and a prefix of its own; "
-                "or leave the table out of the mirror.",
-            )
-        if form.moves:
-            raise SourceError(
-                f"{form.schema}.{form.table}: columns that are not of its key choose the partitions of its records"
-                " (partitioner.columns), so the records of a row have no order.",
-                hint="Choose the partitions by columns of the key in the daemon's configuration, or leave the table out"
-                " of the mirror.",
-            )
-        if form.skipped:
-            raise SourceError(
-                f"{form.schema}.{form.table}: its topic leaves out the operations {', '.join(form.skipped)}, so the "
-                f"rows of the table cannot be derived from it.",
-                hint="Take topics.skipped_operations out of the daemon's configuration, or leave the table out of the"
-                " mirror.",
-            )
+        check_readable(form, self._forms.values(), by_header=self._by_header)
         try:
             schema = table_schema(schema_id, form, variant=self._variant, mirrored=self._mirrored)
             if returned := self._numbers[form.oid].returned:
@@ -395,7 +372,7 @@ class Descriptions:
                 ]
                 schema = replace(schema, columns=tuple(found))
             by_name = rules(form, variant=self._variant, words=former, mirrored=self._mirrored)
-            return Form(schema, by_name)
+            return Form(schema, by_name, self._values(form))
         except UnreadableFormError as error:
             what, hint = error.args
             raise SourceError(f"{form.schema}.{form.table}: {what}.", hint=hint) from None
@@ -421,22 +398,4 @@ def _check_words(form: TableForm, column: ColumnForm, words: _Words) -> None:
             f"{', '.join(map(repr, used))} is now the name of another label of {column.type}, so earlier values of "
             f"column {column.name} are not known.",
             f"{way_on(table)} Do so when the daemon is not behind.",
-        )
-
-
-def _check_topic(form: TableForm) -> None:
-    """Raise SourceError if the table shares its topic, or if the topic lacks records of the table."""
-    if form.shared:
-        raise SourceError(
-            f"{form.schema}.{form.table}: its topic {form.topic} has the records of several tables (topics.shared), "
-            "and the mirror follows topics of one table.",
-            hint="Mirror a second pipeline without topics.shared for this table, with a slot and a prefix of its own; "
-            "or leave the table out of the mirror.",
-        )
-    if form.letters:
-        raise SourceError(
-            f"{form.schema}.{form.table}: records that its topic cannot have go to the dead letters "
-            "(kafka.dead_letters), so the rows of the table cannot be derived from the topic.",
-            hint="Mirror a pipeline without kafka.dead_letters: a second one, with a slot and a prefix of its own; "
-            "or leave the table out of the mirror.",
         )

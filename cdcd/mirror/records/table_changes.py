@@ -13,6 +13,7 @@ from cdcd.mirror.kafka import Offsets
 from cdcd.mirror.records.changes import PROBLEM, head, parse
 from cdcd.mirror.records.descriptions import Descriptions, Form
 from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.records.values import as_json
 from cdcd.mirror.targets.upgrading import together, upgrade
 
 _RAW: Final = ("key_bytes", "value_bytes", "timestamp")
@@ -48,7 +49,9 @@ def brought(
         beside: the ids of forms whose changes are handed over by themselves. None: so are records that name no form.
     """
     parts = {
-        schema_id: parse(records, form.schema, form.rules, keep=True).filter(sf.col("schema_id") == schema_id)
+        schema_id: parse(as_json(records, form.values), form.schema, form.rules, keep=True).filter(
+            sf.col("schema_id") == schema_id
+        )
         for schema_id, form in found.items()
     }
     rejected = [part.filter(sf.col(PROBLEM).isNotNull()) for part in parts.values()]

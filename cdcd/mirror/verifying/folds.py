@@ -16,7 +16,7 @@ from cdcd.mirror.base.position import Position
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.positions import at_version
-from cdcd.mirror.records.changes import OPERATIONS, head
+from cdcd.mirror.records.changes import OPERATIONS, head, told
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.target import Kind, Target
 from cdcd.mirror.verifying.waiting import Reached, Seen, Until, unread_from
@@ -97,6 +97,6 @@ class FoldedTables:
         if not starts:
             return False
         ends = {each: until.ends[each] for each in starts}
-        records = self._kafka.read(self._spark, until.topic, starts, ends).filter(sf.col("value").isNotNull())
+        records = self._kafka.read(self._spark, until.topic, starts, ends).filter(told().isNotNull())
         heads = records.select(head().alias("head")).select("head.op", "head.source.commit_lsn")
         return not heads.filter(sf.col("op").isin(*OPERATIONS) & (sf.col("commit_lsn") < until.lsn)).isEmpty()

@@ -68,3 +68,31 @@ def test_what_cannot_be_is_refused_with_its_key(flattening, why):
 )
 def test_every_format_can_be_flattened(more: str):
     assert encoder_settings(configured("enabled: true", more), "shop").flattening == Flattening()
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("format: {change_header: true, value: cloudevents}", "another format.value than cloudevents"),
+        ("topics: {schemas: ''}", "topics.schemas"),
+        (
+            "event_flattening: {enabled: true, delete_tombstone_handling_mode: drop}",
+            "records of deletes",
+        ),
+        ("event_flattening: {enabled: true}\ntopics: {tombstones: false}", "records of deletes"),
+    ],
+)
+def test_a_change_that_cannot_be_told_in_a_header_is_refused(more: str, why: str):
+    option = "" if "format" in more else "format: {change_header: true}\n"
+    with pytest.raises(ConfigError, match=rf"format.change_header needs {why}"):
+        parse_config(f"{MINIMAL}{option}{more}\n", {})
+
+
+@pytest.mark.parametrize("mode", ["tombstone", "rewrite", "rewrite-with-tombstone"])
+def test_a_truncate_of_flattened_rows_has_a_record_if_it_is_told_in_a_header(mode: str):
+    more = "format: {change_header: true}\n"
+    config = configured(f"enabled: true, delete_tombstone_handling_mode: {mode}", more)
+    assert config.writes_truncates
+    assert encoder_settings(config, "shop").change_header
+    assert not configured("enabled: true").writes_truncates
+    assert not configured("enabled: true", more + "topics: {truncate: false}\n").writes_truncates

@@ -129,7 +129,8 @@ class RegisteredSchemas(Schemas):
         topic = self._settings.schemas_topic
         if topic is not None:
             ids = self._settings.schema_ids
-            out.extend([(topic, *ids.record(use), None) for use in uses])
+            whole = self._settings.change_header
+            out.extend([(topic, *ids.record(use, whole=whole), None) for use in uses])
 
     def ready(self, table: RegisteredTable, out: list[Record]) -> None:
         """Take the ids of the table's schemas before its first record under this description, and write them to the

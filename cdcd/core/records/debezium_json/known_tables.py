@@ -156,6 +156,7 @@ class KnownTables:
             cloudevents=self._settings.value_format == CLOUDEVENTS,
             moves=bool(self._chosen_partitions)
             and moves(self._chosen_partitions.columns(relation, table), relation, table),
+            change_header=self._settings.value_format if self._settings.change_header else "",
         )
         form = replace(form, computed=() if computed is None else computed.names)
         if told is not None and told.rewritten == form.rewritten and told.last_id is not None:

@@ -150,7 +150,8 @@ class EventSchemas:
         topic, ids = self._settings.schemas_topic, self._settings.schema_ids
         new = [use for use in event.uses if use.known_as not in self._told]
         self._told.update([use.known_as for use in new])
-        return [] if topic is None else [(topic, *ids.record(use), None) for use in new]
+        whole = self._settings.change_header
+        return [] if topic is None else [(topic, *ids.record(use, whole=whole), None) for use in new]
 
     def record(self, event: OutboxEvent) -> Record:
         """Return the record of an event. TransientError: a schema has no id yet."""

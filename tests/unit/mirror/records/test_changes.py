@@ -219,3 +219,9 @@ def test_columns_are_read_by_their_names_in_records_and_have_their_names_in_the_
     assert changed["old_key"].asDict() == {"source__partition": 7}
     assert changed["unchanged"] == ["source__file", "n"]
     assert changed[PROBLEM] is None
+
+
+@pytest.mark.parametrize("text", [b"", b" ", b"null", b"[]", b"7", b"{"])
+def test_an_old_key_that_is_no_object_is_a_key_of_nulls(spark: SparkSession, text: bytes):
+    (found,) = changes(spark, record("u", ROW), headers=[("__debezium.oldkey", text)])
+    assert (found["old_key"]["id"], found["key"]["id"]) == (None, 1)

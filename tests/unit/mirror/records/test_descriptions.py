@@ -5,11 +5,13 @@ from typing import Any, cast
 import pytest
 
 from cdcd.core.catalog.relations import ColumnForm
-from cdcd.core.errors import SourceError
+from cdcd.core.errors import SinkError, SourceError
 from cdcd.core.records.gaps import Aside
+from cdcd.core.records.schema_registrations import SchemaIds, SchemaUse
 from cdcd.core.records.schemas import TableForm
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.records.descriptions import Descriptions
+from cdcd.mirror.records.values import ValueForm
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 
 
@@ -20,9 +22,11 @@ def form(name: str, *columns: str) -> TableForm:
     return TableForm("public", name, f"shop.public.{name}", (), described)
 
 
-def descriptions(*forms: TableForm) -> Descriptions:
+def descriptions(*forms: TableForm, by_header: bool = False) -> Descriptions:
     admin = SimpleNamespace(ends=lambda _: {"shop.schemas": {}})
-    made = Descriptions(cast("Any", None), KafkaSource("b:1"), cast("Any", admin), "shop.schemas")
+    made = Descriptions(
+        cast("Any", None), KafkaSource("b:1"), cast("Any", admin), "shop.schemas", by_header=by_header
+    )
     for number, one in enumerate(forms):
         made._take(one.record()[1], f"shop.schemas[0]@{number}")
     return made
@@ -123,6 +127,45 @@ def test_a_table_whose_topic_leaves_operations_out_is_stopped_by_name():
 def test_a_table_with_flattened_records_is_stopped_by_name():
     with pytest.raises(SourceError, match=r"public\.t: its records are flattened"):
         descriptions(replace(form("t", "a"), flattened=True)).newest("shop.public.t")
+
+
+FLAT = replace(form("t", "a"), key=("a",), flattened=True, change_header="json")
+
+
+def test_a_table_with_flattened_records_and_headers_is_read_from_a_log_only():
+    known = descriptions(FLAT, by_header=True)
+    assert known.newest("shop.public.t").values == ValueForm("json", flattened=True)
+    with pytest.raises(SourceError, match=r"are flattened .* order of the changes"):
+        descriptions(FLAT).newest("shop.public.t")
+    with pytest.raises(SourceError, match=r"public\.t: .* has no key"):
+        descriptions(replace(FLAT, key=()), by_header=True).newest("shop.public.t")
+
+
+def test_a_topic_with_flattened_records_from_before_the_headers_is_stopped_by_name():
+    both = descriptions(replace(FLAT, change_header=""), FLAT, by_header=True)
+    with pytest.raises(SourceError, match=r"from before format\.change_header"):
+        both.newest("shop.public.t")
+    # AND records of another table that had the name do not count
+    other = descriptions(replace(FLAT, change_header="", oid=7), FLAT, by_header=True)
+    assert other.newest("shop.public.t").values.flattened
+
+
+def test_a_table_in_a_format_that_is_not_read_is_stopped_by_name():
+    protobuf = replace(form("t", "a"), change_header="protobuf")
+    with pytest.raises(SourceError, match=r"public\.t: its records are in the format protobuf"):
+        descriptions(protobuf, by_header=True).newest("shop.public.t")
+
+
+def test_a_pipeline_with_a_registry_is_read_if_the_topic_has_the_schemas():
+    use = SchemaUse("s", '"string"')
+    ids = SchemaIds("http://registry", [(use.known_as, 7)])
+    whole, bare = [ids.record(use, whole=each)[1] for each in (True, False)]
+    known = descriptions(by_header=True)
+    known._take(whole, "shop.schemas[0]@5")
+    assert known.problems == {}
+    for refuses, record in ((known, bare), (descriptions(), whole)):
+        with pytest.raises(SinkError, match=r"shop.schemas\[0\]@6 says.*no header cdcd.change"):
+            refuses._take(record, "shop.schemas[0]@6")
 
 
 def test_a_table_whose_rows_are_routed_is_stopped_by_name():
