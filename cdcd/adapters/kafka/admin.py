@@ -40,8 +40,6 @@ from cdcd.core.errors import CdcdError, FatalError, SinkError
 
 _SLICE_S: Final = 0.05
 
-TRANSACTION_TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
-
 _ANYTHING: Final[Any] = None
 """Part of a filter that everything passes. The stub of confluent_kafka allows only texts."""
 
@@ -354,23 +352,22 @@ class Admin:
         return {name: self._deleted(name, future) for name, future in asked.items()}
 
     def _deleted(self, name: str, future: "Future[Any]") -> bool | CdcdError:
-        try:
-            self._wait_raw(future)
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return False
-            failure = self._mapped(error, f"Deleting topic {name}")
-            if code in UNANSWERED:
-                raise failure from error
-            if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                return SinkError(
-                    failure.message,
-                    hint=f"Allow this principal Delete on topic {name}, or delete the topic as another principal "
-                    f"(kafka-topics --delete --topic {name}), and run the command again.",
-                )
-            return failure
-        return True
+        answer = self._outcome(future)
+        if not isinstance(answer, KafkaException):
+            return True
+        code = answer.args[0].code()
+        if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return False
+        failure = self._mapped(answer, f"Deleting topic {name}")
+        if code in UNANSWERED:
+            raise failure from answer
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return SinkError(
+                failure.message,
+                hint=f"Allow this principal Delete on topic {name}, or delete the topic as another principal "
+                f"(kafka-topics --delete --topic {name}), and run the command again.",
+            )
+        return failure
 
     def offsets(self, topics: Mapping[str, int]) -> dict[str, int]:
         """Return the approximate number of records of each topic: its offsets, some of which may be markers or
@@ -402,7 +399,7 @@ class Admin:
 
     def topic_config(self, name: str) -> dict[str, str]:
         """Return a topic's settings, including defaults."""
-        return self._config(ConfigResource(ConfigResource.Type.TOPIC, name))
+        return self.topic_configs([name])[name]
 
     def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the settings of many topics, including defaults, by few requests. Raises as `topic_config`."""
@@ -428,7 +425,9 @@ class Admin:
 
     def broker_config(self, broker: int) -> dict[str, str]:
         """Return a broker's settings."""
-        return self._config(ConfigResource(ConfigResource.Type.BROKER, str(broker)))
+        asked = [ConfigResource(ConfigResource.Type.BROKER, str(broker))]
+        (future,) = self._client.describe_configs(asked, **self._limit).values()
+        return self._settings(future)
 
     def transaction_timeout_max_s(self) -> float:
         """Return the maximum seconds that brokers let a transaction stay open, by the settings of one broker.
@@ -436,11 +435,7 @@ class Admin:
         Raises SinkError if this principal may not read settings (DescribeConfigs on the cluster).
         """
         settings = self.broker_config(self.cluster().brokers[0][0])
-        return int(settings[TRANSACTION_TIMEOUT_MAX]) / 1000
-
-    def _config(self, resource: ConfigResource) -> dict[str, str]:
-        (future,) = self._client.describe_configs([resource], **self._limit).values()
-        return self._settings(future)
+        return int(settings["transaction.max.timeout.ms"]) / 1000
 
     def _settings(self, future: "Future[Any]") -> dict[str, str]:
         found = self._wait(future)
@@ -451,20 +446,13 @@ class Admin:
         return {"request_timeout": self.timeout_s}
 
     def _wait(self, future: "Future[T]") -> T:
-        try:
-            return self._wait_raw(future)
-        except KafkaException as error:
-            raise self._mapped(error, self.where) from error
-
-    def _wait_raw(self, future: "Future[T]") -> T:
-        """Return the result or raise a KafkaException, at once when the callback got a fatal error."""
         outcome = self._outcome(future)
         if isinstance(outcome, KafkaException):
-            raise outcome
+            raise self._mapped(outcome, self.where) from outcome
         return outcome
 
     def _outcome(self, future: "Future[T]") -> T | KafkaException:
-        """Return the result, or the error that `_wait_raw` would raise.
+        """Return the result, or the error of the request: at once when the callback got a fatal error.
 
         An error that is raised and its future refer to each other until Python's garbage collector runs, which is rare
         (`daemon/process.py`). While 2,000 topics are created, thousands of requests have errors.
