@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
-from cdcd.core.errors import ConfigError
+from cdcd.core.errors import ConfigError, SinkUnavailableError
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import positions, upkeep
@@ -30,6 +30,7 @@ from cdcd.mirror.watching.progress import (
     BatchDone,
     LogExpired,
     LogShortened,
+    Retrying,
     TableMaintained,
     TableRolledBack,
     TableStopped,
@@ -463,6 +464,28 @@ def test_the_query_runs_on_takes_new_topics_and_ends_when_told(pipeline: Pipelin
         thread.join(60)
     assert not thread.is_alive()
     assert pipeline.has("t") == pipeline.has("u") == [(0, "change")]
+
+
+def test_a_second_driver_of_the_same_application_does_not_end_the_query_of_the_first(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.describe("t")
+    pipeline.produce("public.t", change(1))
+    stop = threading.Event()
+    first = pipeline.job()
+    thread = threading.Thread(target=lambda: first.run(once=False, stop=stop))
+    thread.start()
+    try:
+        until(lambda: True if _there(pipeline, "t", 1) else None, "appended", 120)
+        with pytest.raises(SinkUnavailableError) as raised:
+            pipeline.once()
+        assert "one mirror for each log" in raised.value.hint
+        pipeline.produce("public.t", change(2))
+        until(lambda: True if _there(pipeline, "t", 2) else None, "appended", 120)
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not [fact for fact in pipeline.facts if isinstance(fact, Retrying)]
 
 
 def _there(pipeline: Pipeline, table: str, count: int) -> bool:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -283,6 +284,7 @@ def main(mirrors_of: type[Mirrors] = Mirrors) -> int:
                 told = run.run(stage, spark, Path(folder), mirrors_of)
             except Exception as error:  # noqa: BLE001 - the other seeds are tried as well
                 failed += 1
+                traceback.print_exc()
                 notes = " ".join(getattr(error, "__notes__", ()))
                 told = f"FAILED: {type(error).__name__}: {str(error)[:REASON_CHARS]} {notes}"
             print(f"{run.table_format} {run.seed}: {told}; {time.monotonic() - began:.0f} s", flush=True)

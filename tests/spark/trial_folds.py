@@ -19,6 +19,7 @@ from unittest import mock
 
 from cdcd.core.errors import CdcdError
 from cdcd.mirror.base.formats import DeltaBase, IcebergBase
+from cdcd.mirror.base.plan import exists
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.stream.points import Points
 from tests.spark.trial import Mirrors, main
@@ -117,7 +118,7 @@ class FoldedMirrors(Mirrors):
     def _roll_back(self, dice: random.Random) -> None:
         """The owner brings back some former version of a table."""
         table = self._name(dice.choice(TABLES))
-        if not self._spark.catalog.tableExists(table):
+        if not exists(self._spark, table):
             return
         self._did["rolled back"] += 1
         if self._format == DELTA:
@@ -139,7 +140,7 @@ class FoldedMirrors(Mirrors):
 
     def _compact(self, dice: random.Random) -> None:
         table = self._name(dice.choice(TABLES))
-        if not self._spark.catalog.tableExists(table):
+        if not exists(self._spark, table):
             return
         self._did["compacted"] += 1
         if self._format == DELTA:

@@ -228,7 +228,7 @@ class LogJob:
             raise SinkUnavailableError(
                 f"The query of the log ended: {first_lines(error)}",
                 hint="The next query goes on where the log ends. If it ends again, correct the fault that the message "
-                "names.",
+                "names. Run one mirror for each log.",
             ) from error
         return not changed
 
@@ -301,6 +301,9 @@ class LogJob:
         return True
 
     def _start(self, writer: Any) -> StreamingQuery:
+        # By default, Spark stops a run of the query that another driver of this application has begun. That driver
+        # would take the query's end for the end of the topics, and fold a log that lacks records.
+        self._spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")
         name = self._place.name
         if name.startswith("delta.`"):
             started: StreamingQuery = writer.start(name.removeprefix("delta.`").removesuffix("`"))
