@@ -35,7 +35,7 @@ def check_modes(config: "MirrorConfig", *, consistent: bool, commands: bool, tab
         raise ConfigError(
             "change_log is only, so there are no tables for batches.consistent, --consistent, --snapshot, --relayout "
             "or --replay-quarantine.",
-            hint="Remove these options, or set change_log to none.",
+            hint="Remove these options, or set change_log to fold.",
         )
     _check_states(config)
 
@@ -55,8 +55,8 @@ def _check_states(config: "MirrorConfig") -> None:
     if config.change_log != "fold" and config.tables.scd2:
         raise ConfigError(
             f"change_log is {config.change_log}, and tables of tables.scd2 are folded from a log.",
-            hint="Set change_log to fold, or remove tables.scd2. With change_log: none, tables.history keeps a "
-            "changelog.",
+            hint="Remove change_log, so that tables are folded, or remove tables.scd2. With change_log: none, "
+            "tables.history keeps a changelog.",
         )
 
 

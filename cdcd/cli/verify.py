@@ -230,8 +230,8 @@ def _check_target(target: str, mirror_file: Path | None, file: Path) -> None:
         raise click.UsageError(
             "--repair works only with --target topics. To read a table of the mirror again, stop the mirror, and: "
             f"{cdcd('mirror', '--config', mirror_file or 'FILE', '--snapshot', 'SCHEMA.TABLE', '--source', file)}. "
-            f"With change_log: fold: {cdcd('tables', 'stop', 'SCHEMA.TABLE', '--config', file)}, and then the same "
-            "with resume."
+            "Or let the daemon read the table again: "
+            f"{cdcd('tables', 'stop', 'SCHEMA.TABLE', '--config', file)}, and then the same with resume."
         )
     for parameter in context.command.params:
         if parameter.name in _FOR_TOPICS and is_given(parameter.name):

@@ -144,7 +144,7 @@ class TargetConfig(Section):
     )
     log_table: Text = Field(
         "log",
-        description="With change_log: name of the log's table, in the namespace `cdcd` or in `namespace`. Each mirror "
+        description="Name of the log's table, in the namespace `cdcd` or in `namespace`. Each mirror "
         "needs a log of its own.",
     )
     stream_checkpoint: Text | None = Field(
@@ -186,8 +186,8 @@ class TablesConfig(Section):
     )
     scd2: TablePatterns | None = Field(
         None,
-        description="With change_log: fold, tables that get a table <table>_scd2 too: a row for each state that a row "
-        "had, with the times at which the state began and ended.",
+        description="Tables that get a table <table>_scd2 too: a row for each state that a row had, with the times at "
+        "which the state began and ended. Not with change_log: none.",
     )
     json_as: Literal["string", "variant"] = Field(
         "string",
@@ -229,7 +229,7 @@ class TablesConfig(Section):
         "stays with its last values, and its column _cdcd_deleted is true (false in all other rows). Truncates and "
         "changes of the key "
         "are deletes too. A mirror that was created with the other value stops until `cdcd mirror --relayout`, or "
-        "with change_log: fold until the SQL statements of the hint were run.",
+        "until the SQL statements of the hint were run.",
     )
     deletes_for: dict[TablePattern, Literal["remove", "mark"]] = Field(
         default_factory=dict,
@@ -253,7 +253,7 @@ class BatchesConfig(Section):
         300,
         ge=0,
         le=86_400,
-        description="With change_log: fold, longest time for which changes of a table wait in the log until a batch "
+        description="Longest time for which changes of a table wait in the log until a batch "
         "folds them, in seconds. 0: each batch folds all tables that have changed. With `consistent` and with --once, "
         "changes do not wait.",
     )
@@ -261,14 +261,14 @@ class BatchesConfig(Section):
         10_000,
         ge=1,
         le=1_000_000_000,
-        description="With change_log: fold, number of waiting changes of a table at which the next batch folds the "
+        description="Number of waiting changes of a table at which the next batch folds the "
         "table, even if fold_interval_s has not passed.",
     )
     fold_tables_min: int = Field(
         10,
         ge=0,
         le=10_000,
-        description="With change_log: fold, number of tables that each batch folds at least, if so many have changes: "
+        description="Number of tables that each batch folds at least, if so many have changes: "
         "the changes of a few tables do not wait for fold_interval_s. Tables that were folded first come first. 0: a "
         "batch folds only tables whose changes have waited.",
     )
@@ -276,14 +276,16 @@ class BatchesConfig(Section):
         500_000,
         ge=1000,
         le=1_000_000_000,
-        description="Maximum number of records that a mirror applies to a table at a time. If a live mirror is far "
+        description="With change_log: only, maximum number of records that one batch appends. With change_log: none, "
+        "maximum number of records that a mirror applies to a table at a time: if a live mirror is far "
         "behind, it comes back to each table after this number of records of all topics together. A larger number "
         "costs less CPU for each record, and takes more memory.",
     )
     threads: int = Field(2, ge=1, le=64, description="Number of tables that are processed at the same time.")
     driver_writes: bool = Field(
         True,
-        description="Whether the driver may read and write the files of small tables by itself, which costs less CPU "
+        description="With change_log: none, whether the driver may read and write the files of small tables by itself, "
+        "which costs less CPU "
         "than a MERGE. false: Spark reads and writes all files, with all of its settings. Spark also does for "
         "tables with properties that only its writer observes, and if a setting of Parquet, such as encryption, is "
         "there.",
@@ -329,14 +331,14 @@ class MaintenanceConfig(Section):
         7,
         ge=1,
         le=36_500,
-        description="With change_log: number of days after which a record is deleted from the log, counted from the "
+        description="Number of days after which a record is deleted from the log, counted from the "
         "day on which it was appended.",
     )
     log_held_days: int = Field(
         30,
         ge=1,
         le=36_500,
-        description="With change_log: number of days for which the log keeps a record that a stopped table needs. "
+        description="Number of days for which the log keeps a record that a stopped table needs. "
         "After that, the table must be read again.",
     )
 
@@ -377,9 +379,10 @@ class MirrorConfig(Section):
     )
     target: TargetConfig = Field(description="Where the tables are kept.")
     change_log: Literal["none", "only", "fold"] = Field(
-        "none",
-        description="only: all records of the pipeline's topics are appended to one table, the log, and no tables are "
-        "made of them. fold (preview): tables are folded from the log. none: tables are mirrored, without a log.",
+        "fold",
+        description="fold: all records of the pipeline's topics are appended to one table, the log, and tables are "
+        "folded from the log. only: the log without tables. none: the former way, tables without a log. A mirror that "
+        "had none is taken over at its first start with fold, without reading its tables again.",
     )
     tables: TablesConfig = Field(description="Choice of tables, and their form.")
     batches: BatchesConfig = Field(description="Size and interval of batches.")

@@ -99,6 +99,7 @@ def _small(folder: Path, given: argparse.Namespace) -> None:
         if given.former:
             unpack(folder, "cdcd", "config")
             mirror.variables = {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
+            del mirror.config["change_log"]
         else:
             mirror.config["change_log"] = "fold"
         mirror.start()

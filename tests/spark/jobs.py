@@ -41,6 +41,7 @@ class Job:
         self._config: dict[str, Any] = {
             "name": source.name,
             "kafka": {"bootstrap_servers": source.servers},
+            "change_log": "none",
             "target": {
                 "format": table_format,
                 "stream_checkpoint": str(place / "checkpoint"),

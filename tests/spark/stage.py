@@ -143,8 +143,11 @@ class Source:
         slot = f"cdcd_{self.name}"
         until(lambda: True if confirmed(self.dsn, slot) >= end else None, "delivered", DELIVERED_S)
 
-    def mirror(self, table_format: str, **sections: Mapping[str, Any]) -> MirrorProcess:
+    def mirror(
+        self, table_format: str, *, change_log: str = "none", **sections: Mapping[str, Any]
+    ) -> MirrorProcess:
         mirror = MirrorProcess(self.folder / "mirror", self.name, self.servers, table_format, **sections)
+        mirror.config["change_log"] = change_log
         self.mirrors.append(mirror)
         return mirror
 

@@ -188,8 +188,7 @@ def test_tables_equal_their_source_through_changes_of_tables(
 ) -> None:
     with stage.source(f"base_{table_format}", *TABLES) as source, source.connect() as connection:
         workload = Workload(connection, 7, source.deliver)
-        mirror = source.mirror(table_format, tables={"exclude": ["public.log"]})
-        mirror.config["change_log"] = "fold"
+        mirror = source.mirror(table_format, change_log="fold", tables={"exclude": ["public.log"]})
         # GIVEN a mirror, and a workload with all changes of definitions after it
         workload.run(20)
         source.deliver()

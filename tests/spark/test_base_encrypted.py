@@ -29,6 +29,7 @@ def test_with_parquets_encryption_no_file_of_a_folded_table_or_of_the_log_is_in_
         # GIVEN a mirror whose Spark encrypts files, and a table whose transaction log has no values
         mirror = source.mirror(
             DELTA,
+            change_log="fold",
             target={
                 "location": str(tmp_path / "lake"),
                 "properties": {"delta.dataSkippingNumIndexedCols": "0", "delta.checkpointInterval": "2"},
@@ -45,7 +46,6 @@ def test_with_parquets_encryption_no_file_of_a_folded_table_or_of_the_log_is_in_
                 "spark.hadoop.parquet.encryption.uniform.key": "all",
             },
         )
-        mirror.config["change_log"] = "fold"
         said: list[str] = []
         for statement in (
             f"INSERT INTO t SELECT n, '{SECRET}' || n FROM generate_series(1, 20) n",

@@ -28,6 +28,7 @@ def test_openlineages_listener_names_what_the_log_and_a_folded_table_were_made_o
     with stage.source(f"lineage_{table_format}", "CREATE TABLE orders (id int PRIMARY KEY, n int)") as source:
         mirror = source.mirror(
             table_format,
+            change_log="fold",
             spark={
                 "spark.jars.packages": "io.openlineage:openlineage-spark_2.13:1.53.0",
                 "spark.extraListeners": "io.openlineage.spark.agent.OpenLineageSparkListener",
@@ -36,7 +37,6 @@ def test_openlineages_listener_names_what_the_log_and_a_folded_table_were_made_o
                 "spark.openlineage.namespace": "lake",
             },
         )
-        mirror.config["change_log"] = "fold"
         source.execute("INSERT INTO orders SELECT n, n FROM generate_series(1, 5) n")
         source.deliver()
         assert mirror.once() == 0, mirror.errors()[-3000:]

@@ -27,6 +27,7 @@ def test_folds_into_objects_of_s3_are_equal_and_no_secret_is_in_the_log(stage: S
         # GIVEN a mirror whose tables and log are objects, and whose checkpoint is a folder
         mirror = source.mirror(
             "iceberg",
+            change_log="fold",
             target={"location": None, "stream_checkpoint": str(tmp_path / "stream")},
             spark={
                 "spark.jars.packages": PACKAGES,
@@ -45,7 +46,6 @@ def test_folds_into_objects_of_s3_are_equal_and_no_secret_is_in_the_log(stage: S
                 f"{CATALOG}.cache-enabled": False,
             },
         )
-        mirror.config["change_log"] = "fold"
         said: list[str] = []
         for statements in (
             "INSERT INTO t SELECT n, n, repeat('b', 3000) FROM generate_series(1, 50) n; INSERT INTO u VALUES ('a')",

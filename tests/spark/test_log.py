@@ -501,8 +501,7 @@ def test_a_daemons_changes_are_in_the_log_once_after_kills_in_the_midst_of_batch
     stage: Stage, spark: SparkSession, table_format: str
 ) -> None:
     with stage.source(f"log_{table_format}", "CREATE TABLE t (id int PRIMARY KEY, n numeric)") as source:
-        mirror = source.mirror(table_format)
-        mirror.config["change_log"] = "only"
+        mirror = source.mirror(table_format, change_log="only")
         name = target_for(spark, mirror, f"log_{table_format}").own_name("log")
         # WHEN the process is killed twice while changes come
         for life in range(2):

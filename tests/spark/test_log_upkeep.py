@@ -173,8 +173,7 @@ def test_status_and_quarantine_of_a_log_and_of_folded_tables_are_told_while_the_
         source.execute("INSERT INTO u VALUES (1)")
         source.produce("public.t", b"{")
         source.deliver()
-        mirror = source.mirror(table_format)
-        mirror.config["change_log"] = "fold"
+        mirror = source.mirror(table_format, change_log="fold")
         assert mirror.once() != 0
         source.execute("INSERT INTO t VALUES (10, 10)")
         source.deliver()

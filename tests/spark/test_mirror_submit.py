@@ -28,7 +28,7 @@ def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
 def test_spark_submit_runs_the_mirror_in_the_session_that_it_makes(
     source: Source, spark: SparkSession, tmp_path: Path
 ) -> None:
-    mirror = source.mirror(ICEBERG)
+    mirror = source.mirror(ICEBERG, change_log="fold")
     config = tmp_path / "mirror.yaml"
     config.write_text(yaml.safe_dump(mirror.config))
     arguments = ["--master", "local[1]", "--jars", ",".join(map(str, jars((ICEBERG, KAFKA))))]

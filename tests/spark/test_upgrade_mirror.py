@@ -36,12 +36,21 @@ def ends_of(source: Source) -> list[TopicPartition]:
     ]
 
 
-def run(source: Source, mirror: MirrorProcess, variables: Environment | None) -> None:
+def select(mirror: MirrorProcess, variables: Environment | None, change_log: str) -> None:
+    """Select the version of the next process. The former version does not know the key `change_log`."""
+    mirror.variables = variables or {}
+    if variables is None:
+        mirror.config["change_log"] = change_log
+    else:
+        mirror.config.pop("change_log", None)
+
+
+def run(source: Source, mirror: MirrorProcess, variables: Environment | None, change_log: str) -> None:
     """Mirror all delivered records, then delete these records, so that a later mirror cannot read them again."""
     source.deliver()
     ends = ends_of(source)
     said: list[str] = []
-    mirror.variables = variables or {}
+    select(mirror, variables, change_log)
     assert mirror.once(say=said.append) == 0, "\n".join(said) + mirror.errors()[-3000:]
     admin = AdminClient({"bootstrap.servers": source.servers})
     for deleted in admin.delete_records(ends).values():
@@ -60,7 +69,9 @@ def replace_daemon(source: Source, variables: Environment | None) -> None:
     source.daemon.await_streaming()
 
 
-@pytest.mark.parametrize("to", ["upgrade", "downgrade"])
+@pytest.mark.parametrize(
+    ("to", "change_log"), [("upgrade", "fold"), ("upgrade", "none"), ("downgrade", "none")]
+)
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_the_other_version_goes_on_with_a_mirror_without_reading_it_again(
     stage: Stage,
@@ -68,8 +79,9 @@ def test_the_other_version_goes_on_with_a_mirror_without_reading_it_again(
     former: Environment,  # noqa: F811
     table_format: str,
     to: str,
+    change_log: str,
 ) -> None:
-    name = f"u_{table_format}_{to}"
+    name = f"u_{table_format}_{to}_{change_log}"
     before, after = (former, None) if to == "upgrade" else (None, former)
     with (
         stage.source(name, *TABLES, watermark_s=0.2, former=before) as source,
@@ -89,7 +101,7 @@ def test_the_other_version_goes_on_with_a_mirror_without_reading_it_again(
         # GIVEN tables that a mirror of one version keeps, behind a daemon of that version
         mirror = source.mirror(table_format, tables={"history": ["public.pair"]})
         workload.run(12, definitions=1)
-        run(source, mirror, before)
+        run(source, mirror, before, change_log)
         target = target_for(spark, mirror, f"c_{name}")
         equal()
         # AND records that a daemon of that version and then a daemon of the other version delivered since
@@ -99,18 +111,20 @@ def test_the_other_version_goes_on_with_a_mirror_without_reading_it_again(
         for statement in TOUCH:
             connection.execute(statement)
         # WHEN the mirror of the other version goes on, THEN the tables equal the source
-        run(source, mirror, after)
+        run(source, mirror, after, change_log)
         equal()
 
 
+@pytest.mark.parametrize("change_log", ["fold", "none"])
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_table_that_the_former_version_stopped_stays_stopped_by_name_until_the_hint_brings_it_back(
     stage: Stage,
     spark: SparkSession,
     former: Environment,  # noqa: F811
     table_format: str,
+    change_log: str,
 ) -> None:
-    name, tables = f"s_{table_format}", ["public.typed", "public.other"]
+    name, tables = f"s_{table_format}_{change_log}", ["public.typed", "public.other"]
     created = [f"CREATE TABLE {table} (id int PRIMARY KEY, v int)" for table in ("typed", "other")]
     with stage.source(name, *created, former=former) as source:
         said: list[str] = []
@@ -118,7 +132,7 @@ def test_a_table_that_the_former_version_stopped_stays_stopped_by_name_until_the
         def mirrored(variables: Environment | None, *arguments: str) -> int:
             source.deliver()
             said.clear()
-            mirror.variables = variables or {}
+            select(mirror, variables, change_log)
             return mirror.once(*arguments, say=said.append)
 
         def equal() -> list[bool]:

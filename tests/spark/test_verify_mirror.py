@@ -153,10 +153,8 @@ def test_every_type_is_equal_and_every_planted_fault_is_named(
     source: Source, spark: SparkSession, table_format: str, change_log: str
 ) -> None:
     # GIVEN a mirror of tables with every type
-    mirror = source.mirror(
-        table_format, tables={"exclude": ["public.keyless"]} if change_log == "fold" else {}
-    )
-    mirror.config["change_log"] = change_log
+    exclude = ["public.keyless"] if change_log == "fold" else None
+    mirror = source.mirror(table_format, change_log=change_log, tables={"exclude": exclude})
     source.deliver()
     assert mirror.once() == 0, mirror.errors()[-3000:]
     target = target_for(spark, mirror, f"v_{source.name}")
