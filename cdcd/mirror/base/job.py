@@ -236,7 +236,9 @@ class BaseJob:
             self._list(point, due)
         if done:
             self._round += 1
-            self._observe(BatchDone(self._round, tuple(done), time.monotonic() - began, bound))
+            # Without `consistent`, changes of some tables wait, so the tables have no common LSN.
+            cut = bound if self._settings.consistent else None
+            self._observe(BatchDone(self._round, tuple(done), time.monotonic() - began, cut))
 
     def _maintain(self, *, once: bool) -> None:
         names = [name for topic in self._described() for name in self._tables.names(topic)]
