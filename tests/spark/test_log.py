@@ -479,6 +479,7 @@ def test_a_second_driver_of_the_same_application_does_not_end_the_query_of_the_f
         until(lambda: True if _there(pipeline, "t", 1) else None, "appended", 120)
         with pytest.raises(SinkUnavailableError) as raised:
             pipeline.once()
+        assert "already active" in raised.value.message
         assert "one mirror for each log" in raised.value.hint
         pipeline.produce("public.t", change(2))
         until(lambda: True if _there(pipeline, "t", 2) else None, "appended", 120)

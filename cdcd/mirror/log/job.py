@@ -224,7 +224,10 @@ class LogJob:
                 changed = self._follow(query, stop, has)
             finally:
                 query.stop()
-        except PySparkException as error:
+        except CdcdError:
+            raise
+        except Exception as error:
+            # Spark raises classes of Java, of which PySpark knows a part.
             raise SinkUnavailableError(
                 f"The query of the log ended: {first_lines(error)}",
                 hint="The next query goes on where the log ends. If it ends again, correct the fault that the message "
