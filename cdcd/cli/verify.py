@@ -270,7 +270,8 @@ def _verify_mirror(
 
     from cdcd.mirror.verifying.mirror import MirrorTarget  # noqa: PLC0415  loads pyspark
 
-    require_json(config, "cdcd verify", "A mirror reads JSON. Mirror a pipeline with format.value: json.")
+    hint = "Compare the tables by queries of your own, or mirror and verify a second pipeline with format.value: json."
+    require_json(config, "cdcd verify", hint)
     check_records(config)
     if config.fields.renames:
         raise ConfigError(
