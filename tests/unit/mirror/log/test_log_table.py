@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from cdcd.core.errors import ConfigError
 from cdcd.mirror.jars import DELTA, ICEBERG
-from cdcd.mirror.log.table import COLUMNS, LogPlace, create
+from cdcd.mirror.log.table import ADDED, COLUMNS, LogPlace, create
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,14 @@ def test_the_log_gets_the_properties_of_the_configuration_which_win(table_format
     create(spark, LogPlace("lake.log", table_format, "/c"), 7200)
     assert f"'{ours}' = 'theirs'" not in statements[-1]
     assert f"'{ours}' = '" in statements[-1]
+
+
+def test_a_log_from_before_the_header_gets_its_column_and_an_older_one_is_refused():
+    statements: list[str] = []
+    has = [column for column in COLUMNS if column != ADDED]
+    spark: Any = SimpleNamespace(sql=statements.append, table=lambda _: SimpleNamespace(columns=has))
+    create(spark, LogPlace("lake.log", ICEBERG, "/c"), 7200)
+    assert statements[-1] == "ALTER TABLE lake.log ADD COLUMNS (change string)"
+    has.remove("day")
+    with pytest.raises(ConfigError, match=r"The log lake\.log lacks the columns change, day"):
+        create(spark, LogPlace("lake.log", ICEBERG, "/c"), 7200)
