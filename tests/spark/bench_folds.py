@@ -10,8 +10,9 @@ them. The first two rounds do not count, because Java still compiles its code. `
 99c61843 instead, which has no log.
 
 `busy` runs the same mirror with its own intervals, while every table gets five changes each interval. It counts the CPU
-from the end of the first fold of all tables on. `--seconds` should be `--fold-interval` or a multiple of it, so that
-each table is folded as often as in a longer run.
+from the end of the first fold of all tables on, and prints it every `--period` seconds, because Java compiles its code
+in the first minutes. A round folds at least ten tables (`batches.fold_tables_min`), so with the defaults, 50 tables are
+folded as often in an hour as 200.
 
 `large` fills a table by one fold of a log that Spark makes, and then folds changes of random keys, as many as `--keys`
 in each of four folds. It prints the share of rows that a fold has read, by Spark's own counters.
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="batches.threads")
     parser.add_argument("--former", action="store_true", help="the mirror of commit 99c61843")
     parser.add_argument("--seconds", type=float, default=300.0, help="of `busy`, after the first folds")
+    parser.add_argument("--period", type=float, default=120.0, help="seconds of a line of `busy`")
     parser.add_argument("--interval", type=float, default=15.0, help="batches.interval_s of `busy`")
     parser.add_argument(
         "--fold-interval", type=float, default=300.0, help="batches.fold_interval_s of `busy`"
@@ -170,20 +172,22 @@ def _busy(given: argparse.Namespace) -> None:
         try:
             until(lambda: True if done.folds >= given.tables else None, "folded once", 3600)
             writer.start()
-            began, before, folds, appends = time.monotonic(), _cpu(mirror), done.folds, done.appends
-            stop.wait(given.seconds)
-            took, wall = _cpu(mirror) - before, time.monotonic() - began
-            folds, appends = done.folds - folds, done.appends - appends
+            end = time.monotonic() + given.seconds
+            while (left := end - time.monotonic()) > 1:
+                began, before, folds, appends = time.monotonic(), _cpu(mirror), done.folds, done.appends
+                stop.wait(min(left, given.period))
+                took, wall = _cpu(mirror) - before, time.monotonic() - began
+                print(
+                    f"{given.tables} tables in {given.format} that change every {given.interval:.0f} s: {took:.0f} s of"
+                    f" CPU in {wall:.0f} s, {took * 3600 / wall:,.0f} an hour; {done.folds - folds} folds,"
+                    f" {done.appends - appends} appends, load {os.getloadavg()[0]:.1f}",
+                    flush=True,
+                )
         finally:
             stop.set()
             mirror.kill()
             reader.join()
     writer.join()
-    print(
-        f"{given.tables} tables in {given.format} that change every {given.interval:.0f} s: {took:.0f} s of CPU in"
-        f" {wall:.0f} s, {took * 3600 / wall:,.0f} an hour; {folds} folds, {appends} appends,"
-        f" load {os.getloadavg()[0]:.1f}"
-    )
 
 
 class _Said:
