@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -138,7 +139,12 @@ def _statements(number: int, table: int) -> list[str]:
 
 
 def _cpu(mirror: Any) -> float:
-    return sum(cpu_s(pid) for pid in family(mirror.pid))
+    total = 0.0
+    for pid in family(mirror.pid):
+        # Java starts small programs, which may have ended since they were listed.
+        with suppress(FileNotFoundError):
+            total += cpu_s(pid)
+    return total
 
 
 def _await_changes(said: Iterator[str], wanted: int) -> float:
