@@ -165,6 +165,13 @@ def _read(data: Column, head: int, schema: AvroSchema, names: Mapping[str, str])
             "python -c 'from cdcd.spark.jars import *; print(coordinates([AVRO]))'",
         ) from None
 
+    # Each mention of a column is computed by itself in a branch of CASE. The variable of a lambda is computed once.
+    return sf.get(sf.transform(sf.array(record), lambda each: _shown(each, schema, names)), sf.lit(0))
+
+
+def _shown(record: Column, schema: AvroSchema, names: Mapping[str, str]) -> Column:
+    """The JSON of a record, with the names of columns."""
+
     def row(value: Column) -> Column:
         return sf.struct(*[value[name].alias(names.get(name, name)) for name in schema.fields])
 

@@ -79,7 +79,7 @@ def _envelope(row: Column, key: Column) -> Column:
     """The envelope around a row, and the key of a deleted row without a value."""
     op = head()["op"]
     image = sf.when(op == "d", sf.lit('{"before":')).otherwise(sf.lit('{"after":'))
-    shown = sf.coalesce(sf.when(op == "d", sf.coalesce(row, key)).otherwise(row), sf.lit("null"))
+    shown = sf.coalesce(row, sf.when(op == "d", key), sf.lit("null"))
     return sf.concat(image, shown, sf.lit(","), _told())
 
 
