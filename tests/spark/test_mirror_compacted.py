@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.watching.progress import TableFailed, TopicUnfit
 from tests.integration.daemon import until
-from tests.integration.forked import run_cdcd
 from tests.spark.folding import Folds
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage, change
@@ -89,13 +88,3 @@ def test_a_delete_of_which_the_tombstone_is_left_is_a_delete(
     assert [fact.topic for fact in folds.facts if isinstance(fact, TopicUnfit)] == [
         f"{source.name}.public.kept"
     ]
-    # AND it equals the source after the daemon has read it again
-    daemon = source.daemon
-    for verb, event in (("stop", "table.aside"), ("resume", "table.read")):
-        seen = len(daemon.events)
-        done = run_cdcd("tables", verb, "public.kept", "--config", str(daemon.config_path))
-        assert done.returncode == 0, done.stderr
-        daemon.await_event(event, after=seen, table="public.kept")
-    source.deliver()
-    assert folds.once() == {}
-    assert folds.different("kept") == []

@@ -241,8 +241,9 @@ class LogReader:
         raise LacksChangesError(
             f"{place.table}: compaction has removed the delete that came before the tombstone at {place.topic}"
             f"[{found['part']}]@{found['off']}, so the log lacks a change of the table.",
-            hint=f"{begin_again(place.table)} To keep deletes until the mirror reads them, set min.compaction.lag.ms "
-            "of the topic.",
+            hint=f"First set cleanup.policy=delete of the topic {place.topic}, because a compacted topic refuses "
+            f"truncate records. {begin_again(place.table)} Or keep the policy, set min.compaction.lag.ms, and run "
+            "cdcd mirror with --snapshot and --source.",
         )
 
     def _lacks_first(self, found: Part, position: Position, topic_id: str | None) -> bool:
