@@ -78,7 +78,8 @@ versions: servers
 	$(PYTEST) $(BESIDE) -m versions
 
 # What somebody below the operator may try, on the first and the last PostgreSQL; ends with a table of who tried what.
-attacks: servers
+# What a mirror reads is attacked on Spark.
+attacks: .venv/stamp-spark servers
 	$(PYTEST) $(BESIDE) -m "attack and not versions" tests/attacks
 
 # Upgrade, rolling upgrade and downgrade of a pipeline and a mirror, between commit 99c61843 (from git) and this version.
