@@ -95,6 +95,11 @@ CHANGES: Final[Mapping[str, SettingChange]] = MappingProxyType(
         "format.geometry_handling_mode": FORMS,
         "format.unavailable_value_placeholder": FORMS,
         "format.schema_name_adjustment_mode": FORMS,
+        "format.change_header": SettingChange(
+            "Some records in the topics have the header cdcd.change, and the others do not. `cdcd mirror` reads "
+            "flattened rows, Avro and json_registry with the header only.",
+            _NEW_TOPICS,
+        ),
         "cloudevents": FORMS,
         "event_flattening": FORMS,
         "money.digits": SettingChange(
