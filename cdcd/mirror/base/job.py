@@ -29,7 +29,7 @@ from cdcd.mirror.base.shared import shared
 from cdcd.mirror.base.topic_folds import Lake, TopicFolds
 from cdcd.mirror.base.upkeep import BaseUpkeep
 from cdcd.mirror.log import positions
-from cdcd.mirror.log.job import LogJob, interval_of
+from cdcd.mirror.log.job import Appended, LogJob, interval_of
 from cdcd.mirror.log.live import LiveLog
 from cdcd.mirror.log.positions import Ends
 from cdcd.mirror.records.descriptions import Descriptions
@@ -193,17 +193,29 @@ class BaseJob:
         topics, has, known = self._described(), self._log.appended, self._known
         if self._replays or self._retried or self._forms.aside:
             return True
-        lacking = {*has.deleted, *has.gaps, *has.began}
         most = {
             topic: at_most(known[topic].ends if topic in known else {}, has.ends.get(topic, {}))
             for topic in topics
         }
+        return bool(self._chosen(topics, most, now, has))
+
+    def _chosen(
+        self, topics: Collection[str], new: Mapping[str, LogChanges], now: float, log: Appended
+    ) -> list[str]:
+        """The topics whose tables a round folds: those that are due, and some that wait.
+
+        Args:
+            new: by topic, the changes that the log has, or the most that it can have.
+            now: seconds of a clock that only rises.
+        """
+        lacking = {*log.deleted, *log.gaps, *log.began}
         due = [
             topic
             for topic in topics
-            if is_due(known.get(topic), most[topic], now, self._settings, lacks=topic in lacking)
+            if topic in self._retried
+            or is_due(self._known.get(topic), new[topic], now, self._settings, lacks=topic in lacking)
         ]
-        return bool(due or first_waiting(due, known, most, self._settings))
+        return due + first_waiting(set(due) - self._retried, self._known, new, self._settings)
 
     def _append_and_fold(self, live: LiveLog, stop: threading.Event, *, once: bool) -> None:
         bound, ends = self._bound()
@@ -355,14 +367,7 @@ class BaseJob:
             }
         self._ends = ends
         self._since, self._counts = since, {topic: new[topic].count for topic in topics}
-        lacking = {*log.deleted, *log.gaps, *log.began}
-        due = [
-            topic
-            for topic in topics
-            if topic in self._retried
-            or is_due(known.get(topic), new[topic], now, self._settings, lacks=topic in lacking)
-        ]
-        due += first_waiting(set(due) - self._retried, known, new, self._settings)
+        due = self._chosen(topics, new, now, log)
         for topic in set(topics) - {*due}:
             had = known.get(topic, Known(bound, now, is_empty=True))
             if new[topic].last <= had.lsn:
