@@ -18,16 +18,16 @@ An id is a number of 31 bits, or the number of a UUID (AWS Glue), which is writt
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from cdcd.core import bounded_json
 
 _RECORD_BYTES_MAX: Final = 1 << 21
-"""Maximum size of a record with the id of a schema: its text, of which each character may be escaped, and a little."""
+"""Maximum size of a record with the id of a schema. The record may have the text of the schema, escaped as JSON."""
 NUMBER_BITS: Final = 31
 """Bits of an id that is not a UUID. A UUID of a version has one of the bits above them."""
 FINGERPRINT_DIGITS: Final = 32
@@ -147,17 +147,28 @@ class Registration:
 def read_registration(value: bytes) -> Registration | None:
     """Return the id and the schema of a record of the schemas topic. None: the record has no id of a schema."""
     try:
-        data = bounded_json.fields(bounded_json.parse(value, _RECORD_BYTES_MAX))
+        data = _fields(value)
         kind, text = bounded_json.text(data.get("type", "")), bounded_json.text(data.get("text", ""))
     except ValueError:
         return None
-    found = _read(value)
+    found = _registered(data)
     return None if found is None else Registration(found[1], kind, text)
 
 
 def _read(value: bytes) -> tuple[Known, int, str] | None:
     try:
-        data = bounded_json.fields(bounded_json.parse(value, _RECORD_BYTES_MAX))
+        data = _fields(value)
+    except ValueError:
+        return None
+    return _registered(data)
+
+
+def _fields(value: bytes) -> Mapping[str, Any]:
+    return bounded_json.fields(bounded_json.parse(value, _RECORD_BYTES_MAX))
+
+
+def _registered(data: Mapping[str, Any]) -> tuple[Known, int, str] | None:
+    try:
         said = data["id"]
         schema_id = UUID(said).int if isinstance(said, str) else bounded_json.count(said)
         return (str(data["subject"]), str(data["schema"])), schema_id, str(data["registry"])
