@@ -3,7 +3,8 @@
 Spark reads topics by the Java client, and cdcd looks at topics by librdkafka. The rule: a login is translated only if
 both clients then log in as the same user and trust the same certificates. Otherwise the start ends with the key to set.
 
-The names and defaults are those of Kafka's `SaslConfigs` and `SslConfigs`, and of librdkafka's CONFIGURATION.md.
+The names and defaults of the Java client are in Kafka's `SaslConfigs` and `SslConfigs`, those of librdkafka in its
+CONFIGURATION.md.
 """
 
 import re

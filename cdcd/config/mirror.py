@@ -268,9 +268,9 @@ class BatchesConfig(Section):
         10,
         ge=0,
         le=10_000,
-        description="Number of tables that each batch folds at least, if so many have changes: "
-        "the changes of a few tables do not wait for fold_interval_s. Tables that were folded first come first. 0: a "
-        "batch folds only tables whose changes have waited.",
+        description="Minimum number of tables that a batch folds, if so many tables have changes. So the changes of a "
+        "few tables do not wait for fold_interval_s. The table that was folded longest ago comes first. 0: a batch "
+        "folds only tables whose changes have waited.",
     )
     records_max: int = Field(
         500_000,

@@ -23,7 +23,7 @@ WAITS_S = 300
 
 @contextmanager
 def running(folds: Folds) -> Iterator[tuple[BaseJob, list[StreamingQuery]]]:
-    """A mirror that runs on, and folds whatever has changed in each round. With the queries of its log."""
+    """A mirror that runs on and folds in each round what has changed, and the list of the queries of its log."""
     job, stop = folds.job(interval_s=2.0, fold_interval_s=0.0), threading.Event()
     errors: list[BaseException] = []
     queries: list[StreamingQuery] = []

@@ -1,4 +1,4 @@
-"""The header `cdcd.change`, which tells the place of a change among all changes, whatever the format of the value is.
+"""The header `cdcd.change`: the operation of a change, and its place among all changes. It is the same in each format.
 
 The rule: exactly one record of each change has the header. A delete has a record with a value, a tombstone, or both; of
 both, the first has it. The header is the envelope of Debezium's JSON without rows and with six fields of its `source`:

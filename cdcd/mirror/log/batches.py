@@ -43,11 +43,12 @@ def _rows_read(progress: Mapping[str, Any]) -> int:
 
 
 def done(name: str, progress: Mapping[str, Any]) -> BatchDone:
-    figures = (progress["observedMetrics"] or {}).get(OBSERVED)
+    """Return the fact that a batch of the log `name` is done, with its figures if Spark has them."""
+    observed = (progress["observedMetrics"] or {}).get(OBSERVED)
     seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
-    if figures is None:
+    if observed is None:
         return BatchDone(progress["batchId"], (), seconds)
-    said = named(figures)
+    said = named(observed)
     at = said.get("at")
     one = Progress(
         name,

@@ -1,4 +1,4 @@
-"""Keys and values of records as the JSON that `changes` reads, whatever the daemon's format is.
+"""Keys and values of records in any format of the daemon, as the JSON that `changes.py` reads.
 
 A record with the header `cdcd.change` tells its operation and its place in the header. So its value need not be an
 envelope: a flattened row becomes the row before or after the change, and the header becomes the rest of the envelope.
