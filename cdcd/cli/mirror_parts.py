@@ -165,15 +165,20 @@ def load_folded(
     """Return the function that reads one table from the database into its folded table."""
     from cdcd.mirror.base.load import Loading, load  # noqa: PLC0415  loads pyspark
     from cdcd.mirror.base.part import Place  # noqa: PLC0415
+    from cdcd.mirror.base.plan import exists  # noqa: PLC0415
+    from cdcd.mirror.log.positions import note_read  # noqa: PLC0415
     from cdcd.mirror.targets.target import Kind  # noqa: PLC0415
 
-    target, format_, log = target_of(config), base_format(config), log_place(config).name
+    target, format_, log = target_of(config), base_format(config), log_place(config)
 
     def load_one(snapshot: "Snapshot", table: str) -> "Loaded":
         schema = snapshot.form(table, variant=settings.variant, mirrored=True).schema
         name, layout = target.name_of(schema, Kind.MIRROR), settings.layout_of(table, snapshot.size(table))
-        place = Place(table, snapshot.topic(table), name, log, layout=layout)
-        return load(Loading(spark, format_, place, settings.variant), snapshot)
+        place = Place(table, snapshot.topic(table), name, log.name, layout=layout)
+        done = load(Loading(spark, format_, place, settings.variant), snapshot)
+        if exists(spark, log.name):
+            note_read(spark, log, place.topic, int(done.lsn))
+        return done
 
     return load_one
 

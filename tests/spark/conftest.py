@@ -29,6 +29,11 @@ def make_target(request: pytest.FixtureRequest, warehouse: Path, unique: str) ->
     return lambda: DeltaTarget(str(warehouse / "delta" / unique))
 
 
+@pytest.fixture(params=[ICEBERG, DELTA])
+def table_format(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(params=["driver", "Spark"])
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The test runs once with small tables that the driver writes, and once with MERGE for all of them.

@@ -1,23 +1,30 @@
 """Mirrors in the test's own process, which say what they do as facts."""
 
 import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import yaml
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from cdcd.cli.mirror_parts import lake_of, settings_of, target_of
-from cdcd.config.mirror import parse_mirror
+from cdcd.cli.mirror_parts import lake_of, load_folded, load_tables, log_place, settings_of, target_of
+from cdcd.config.mirror import MirrorConfig, parse_mirror
+from cdcd.core.errors import CdcdError
 from cdcd.mirror.api import consistent_points
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.snapshot.reading import SnapshotSource
 from cdcd.mirror.stream.job import Mirror
+from cdcd.mirror.stream.reload import read_again
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.target import Target
+from cdcd.mirror.watching.log_status import read_quarantine
 from cdcd.mirror.watching.progress import Fact
+from cdcd.telemetry.mirror_status import Quarantined
 from tests.spark.stage import Source
 
 
@@ -35,13 +42,12 @@ class Job:
         self.database = SnapshotSource(
             source.dsn, f"cdcd_{source.name}", f"cdcd_{source.name}", source.name, KafkaSource(source.servers)
         )
-        self.spark = spark
+        self._first = spark
         self.facts: list[Fact] = []
         self._place = place
         self._config: dict[str, Any] = {
             "name": source.name,
             "kafka": {"bootstrap_servers": source.servers},
-            "change_log": "none",
             "target": {
                 "format": table_format,
                 "stream_checkpoint": str(place / "checkpoint"),
@@ -51,42 +57,62 @@ class Job:
             "maintenance": {"interval_s": None},
         }
 
-    def mirror(self, **sections: Any) -> Mirror:
-        self.facts.clear()
-        config = parse_mirror(yaml.safe_dump({**self._config, **sections}), {})
-        return Mirror(
-            self.spark, self.settings(**sections), target_of(config), self.facts.append, self.database
-        )
-
-    def settings(self, **sections: Any) -> MirrorSettings:
-        return settings_of(parse_mirror(yaml.safe_dump({**self._config, **sections}), {}))
-
     @property
-    def target(self) -> Target:
-        return target_of(parse_mirror(yaml.safe_dump(self._config), {}))
+    def spark(self) -> SparkSession:
+        """A new session each time, because catalogs remember tables as a session first saw them."""
+        return self._first.newSession()
 
-    def once(self, **sections: Any) -> Mirror:
-        mirror = self.mirror(**sections)
+    def mirror(self, **sections: Any) -> BaseJob:
+        """A new job, which the caller runs. It can read tables again if the sections say so."""
+        self.facts.clear()
+        spark, config = self.spark, self._parsed(sections)
+        settings = settings_of(config)
+        load_one = load_folded(spark, config, settings)
+        reads = partial(read_again, spark, self.database, load_one, self.facts.append)
+        client = config.kafka.librdkafka()
+        return BaseJob(spark, settings, lake_of(config), client, self.facts.append, reads)
+
+    def once(self, **sections: Any) -> dict[str, CdcdError]:
+        """Append the topics' records to the log and fold the tables. Return the errors of what stopped, by name."""
+        job = self.mirror(**sections)
+        job.run(once=True, stop=threading.Event())
+        return job.stopped
+
+    def without_log(self, **sections: Any) -> Mirror:
+        """A mirror without a log, which the caller runs."""
+        self.facts.clear()
+        config = self._parsed({**sections, "change_log": "none"})
+        return Mirror(self._first, settings_of(config), target_of(config), self.facts.append, self.database)
+
+    def once_without_log(self, **sections: Any) -> Mirror:
+        mirror = self.without_log(**sections)
         try:
             mirror.run(once=True, stop=threading.Event())
         finally:
             mirror.close()
         return mirror
 
-    def folded(self, **sections: Any) -> BaseJob:
-        """Run a new job once, which appends the topics' records to the log and folds the tables, and return the job."""
-        self.facts.clear()
-        config = parse_mirror(yaml.safe_dump({**self._config, **sections}), {})
-        # A session of its own, because catalogs remember tables as a session first saw them.
-        job = BaseJob(
-            self.spark.newSession(),
-            settings_of(config),
-            lake_of(config),
-            config.kafka.librdkafka(),
-            self.facts.append,
-        )
-        job.run(once=True, stop=threading.Event())
-        return job
+    def load(self, tables: Sequence[str], sections: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Read these tables (`schema.table`) from the database, as `cdcd mirror --snapshot` does."""
+        spark, config = self.spark, self._parsed(sections)
+        settings = settings_of(config)
+        load_one = load_folded(spark, config, settings)
+        load_tables(spark, settings, self.target, self.database, tables, self.facts.append, load_one)
+
+    def settings(self, **sections: Any) -> MirrorSettings:
+        return settings_of(self._parsed(sections))
+
+    @property
+    def target(self) -> Target:
+        return target_of(self._parsed({}))
+
+    def _parsed(self, sections: Mapping[str, Any]) -> MirrorConfig:
+        return parse_mirror(yaml.safe_dump({**self._config, **sections}), {})
+
+    def quarantine(self) -> list[Quarantined]:
+        """The records in quarantine, the newest first."""
+        config = self._parsed({})
+        return read_quarantine(self.spark, self.target, log_place(config).name, settings_of(config), 1000)
 
     def table(self, source: Source, table: str) -> DataFrame:
         place = source.name if self._config["target"]["format"] == ICEBERG else None

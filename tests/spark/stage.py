@@ -144,7 +144,7 @@ class Source:
         until(lambda: True if confirmed(self.dsn, slot) >= end else None, "delivered", DELIVERED_S)
 
     def mirror(
-        self, table_format: str, *, change_log: str = "none", **sections: Mapping[str, Any]
+        self, table_format: str, *, change_log: str = "fold", **sections: Mapping[str, Any]
     ) -> MirrorProcess:
         mirror = MirrorProcess(self.folder / "mirror", self.name, self.servers, table_format, **sections)
         mirror.config["change_log"] = change_log

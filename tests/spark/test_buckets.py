@@ -189,15 +189,15 @@ def test_a_mirror_makes_new_tables_in_buckets_and_lays_former_ones_out_anew(
         job = Job(spark, source, tmp_path, table_format)
         source.execute("INSERT INTO old SELECT 'k' || n, n FROM generate_series(1, 100) n")
         source.deliver()
-        job.once()
+        job.once_without_log()
         source.execute("INSERT INTO young SELECT n, n FROM generate_series(1, 100) n")
         source.deliver()
         sections = {"tables": {"buckets": 4, "buckets_for": {"public.old": 8}}}
-        assert job.once(**sections).stopped == {}
+        assert job.once_without_log(**sections).stopped == {}
         assert BUCKET not in job.table(source, "old").columns
         assert job.table(source, "young").select(BUCKET).distinct().count() == 4
         # WHEN the former one is laid out again, and a name is wrong
-        mirror = job.mirror(**sections)
+        mirror = job.without_log(**sections)
         try:
             with pytest.raises(ConfigError, match=r"--relayout public\.gone"):
                 mirror.commands.relayout(["public.gone"])
@@ -216,7 +216,7 @@ def test_a_mirror_makes_new_tables_in_buckets_and_lays_former_ones_out_anew(
         assert mirror.stopped == {}
         source.execute("INSERT INTO old VALUES ('late', 1)")
         source.deliver()
-        assert job.once().stopped == {}
+        assert job.once_without_log().stopped == {}
         verdicts = compare(source.dsn, spark, job.target, ["public.old", "public.young"])
         assert all(verdict.equal for verdict in verdicts), list(map(str, verdicts))
         assert job.table(source, "old").select(BUCKET).distinct().count() == 8

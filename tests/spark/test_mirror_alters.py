@@ -14,7 +14,6 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.cli.mirror_parts import load_tables
 from cdcd.core.records.schemas import TableForm, read_form
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.records.types import table_schema
@@ -158,7 +157,7 @@ def test_tables_that_are_altered_as_a_target_can_follow_are_equal(
         run(source, FOLLOWED, live, down, lambda: job.once(tables=STOP))
         # THEN none stops, and once more
         for _ in range(2):
-            assert (job.once(tables=STOP).stopped, job.all(TableFailed)) == ({}, [])
+            assert (job.once(tables=STOP), job.all(TableFailed)) == ({}, [])
         # AND every table is equal, and the changelog has each change once
         assert different(spark, source, job, [each for each in FOLLOWED if each != "bare"]) == {}
         for half in (LIVE, DOWN):
@@ -178,19 +177,19 @@ def test_tables_that_are_altered_otherwise_stop_by_name_and_the_way_on_makes_the
         # WHEN the tables are altered as no target can follow
         run(source, cases, live, down, lambda: job.once(tables=STOP))
         # THEN they stop, and once more, each with the command that reads it again
-        stops = {f"{name}.public.{half.name(case)}" for case in REFUSED for half in (live, down)}
+        stops = {f"public.{half.name(case)}" for case in REFUSED for half in (live, down)}
         for _ in range(2):
-            assert job.once(tables=STOP).stopped.keys() == stops
-            assert all(f"--snapshot {fact.table} " in fact.hint for fact in job.all(TableFailed))
+            assert job.once(tables=STOP).keys() == stops
+            assert all(f"tables stop {fact.table} " in fact.hint for fact in job.all(TableFailed))
         # AND that way makes them equal, and those whose changes PostgreSQL does not send; also with what comes then
         tables = [f"public.{half.name(case)}" for case in cases for half in (live, down)]
-        load_tables(spark, job.settings(), job.target, job.database, tables, job.facts.append)
+        job.load(tables)
         for case in cases:
             for half in (live, down):
                 half.insert(case)
                 half.update(case)
         source.deliver()
-        assert job.once(tables=STOP).stopped == {}
+        assert job.once(tables=STOP) == {}
         assert different(spark, source, job, list(cases)) == {}
 
 
@@ -221,12 +220,12 @@ def test_older_rows_of_a_partitioned_table_get_the_default_of_its_partitions(
         source.execute("INSERT INTO q VALUES (4, 4, NULL)")
         source.deliver()
         # THEN the one has the value in all rows, and the other stops by name
-        assert job.once(tables=STOP).stopped.keys() == {f"{name}.public.q"}
+        assert job.once(tables=STOP).keys() == {"public.q"}
         rows = job.table(source, "p").orderBy("id").select("id", "c", "d").collect()
         assert [tuple(row) for row in rows] == [(1, "x", None), (2, "x", None), (3, "x", None), (11, None, 5)]
         (stopped,) = job.all(TableFailed)
         assert "its values in existing rows are not known" in stopped.message
-        assert "--snapshot public.q" in stopped.hint
+        assert "tables stop public.q" in stopped.hint
 
 
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
@@ -248,13 +247,13 @@ def test_a_column_is_followed_if_a_truncate_ended_the_rows_that_are_older(
             source.execute(f"INSERT INTO {table} VALUES (4, 4, NULL), (5, 5, DEFAULT)")
         source.deliver()
         # THEN `ended`, which has no older rows, is equal, and `again` stops
-        assert job.once(tables=STOP).stopped.keys() == {f"{name}.public.again"}
+        assert job.once(tables=STOP).keys() == {"public.again"}
         rows = job.table(source, "ended").orderBy("id").select("id", "n", "c").collect()
         assert [tuple(row) for row in rows] == [(4, 4, None), (5, 5, "x")]
         # AND `ended` goes on
         source.execute("INSERT INTO ended VALUES (6, 6)")
         source.deliver()
-        assert job.once(tables=STOP).stopped.keys() == {f"{name}.public.again"}
+        assert job.once(tables=STOP).keys() == {"public.again"}
         assert job.table(source, "ended").count() == 3
 
 
@@ -279,13 +278,13 @@ def test_a_column_that_was_dropped_and_added_again_while_the_daemon_was_behind_s
         source.daemon.await_streaming()
         source.deliver()
         # THEN the second row, which has NULL by now, is not shown with its former value
-        assert job.once(tables=STOP).stopped.keys() == {f"{name}.public.t"}
+        assert job.once(tables=STOP).keys() == {"public.t"}
         (stopped,) = job.all(TableFailed)
         assert "dropped and added again" in stopped.message
         # AND the way on makes the table equal
-        load_tables(spark, job.settings(), job.target, job.database, ["public.t"], job.facts.append)
+        job.load(["public.t"])
         source.execute("UPDATE t SET c = 5 WHERE id = 3")
         source.deliver()
-        assert job.once(tables=STOP).stopped == {}
+        assert job.once(tables=STOP) == {}
         found = job.table(source, "t").orderBy("id").select("id", "c").collect()
         assert [tuple(row) for row in found] == [(1, None), (2, None), (3, 5), (4, 4)]

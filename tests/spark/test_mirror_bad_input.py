@@ -14,7 +14,6 @@ from cdcd.core.errors import SinkError, SinkUnavailableError
 from cdcd.core.records.schemas import read_form
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.stream.forms import UnknownFormError
-from cdcd.mirror.watching.lines import lines
 from cdcd.mirror.watching.progress import BatchDone, Retrying, TableFailed
 from tests.integration.daemon import until
 from tests.spark.jobs import Job
@@ -27,6 +26,7 @@ TABLES = (
 QUICK = {"default.api.timeout.ms": 4000, "request.timeout.ms": 2000}
 """Of Kafka's client: how soon it says that nobody answers. Where somebody should, a busy machine may take longer."""
 WAIT_S = 120.0
+STOP = {"on_incompatible": "stop"}
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_table_that_cannot_be_followed_stops_alone_and_poison_is_kept_with_its
 ) -> None:
     # GIVEN a mirror that has both tables
     job = Job(spark, source, tmp_path, table_format)
-    job.once()
+    job.once(tables=STOP)
     numbers = [(n, n) for n in range(1, 11)]
     assert job.rows(source, "kept") == job.rows(source, "altered") == numbers
     # WHEN one gets a type that its target cannot have, and the other's topic has records that are none
@@ -58,33 +58,24 @@ def test_a_table_that_cannot_be_followed_stops_alone_and_poison_is_kept_with_its
     source.produce("public.kept", b"{", b"[1", partition=1)
     source.execute("INSERT INTO kept VALUES (11, 11)")
     source.deliver()
-    mirror = job.once()
+    stopped = job.once(tables=STOP)
     # THEN the one says what is to be done and is left as it was, and the other goes on
     (failed,) = job.all(TableFailed)
     assert (failed.table, failed.stopped) == ("public.altered", True)
     assert failed.message.startswith("public.altered: column n changed from integer to text")
-    assert "--snapshot public.altered" in failed.hint
-    assert list(mirror.stopped) == [f"{source.name}.public.altered"]
+    assert "tables stop public.altered" in failed.hint
+    assert list(stopped) == ["public.altered"]
     assert job.rows(source, "altered") == numbers
     assert job.rows(source, "kept") == [*numbers, (11, 11)]
-    # AND what is no change is counted, and kept once
-    batches = job.all(BatchDone)
-    assert sum(table.quarantined for batch in batches for table in batch.tables) == 2
-    assert any("2 to quarantine" in line for batch in batches for line in lines(batch))
+    # AND what is no change is kept once
     for _ in range(2):
-        kept = spark.table(job.target.own_name("quarantine")).orderBy("partition", "offset").collect()
-        assert [(row["table"], row["topic"], row["partition"], row["reason"]) for row in kept] == [
-            ("public.kept", f"{source.name}.public.kept", partition, reason)
-            for partition, reason in (
-                (1, "its JSON is not that of a change"),
-                (1, "its JSON is not that of a change"),
-            )
-        ]
-        assert bytes(kept[0]["value"]) == b"{"
+        topic, reason = f"{source.name}.public.kept", "its JSON is not that of a change"
+        assert [(each.topic, each.partition, each.reason) for each in job.quarantine()] == [
+            (topic, 1, reason)
+        ] * 2
         # Also when all of it comes again.
-        (tmp_path / "checkpoint").rename(tmp_path / "lost")
-        job.once(target={**job._config["target"], "stream_checkpoint": str(tmp_path / "new")})
-        (tmp_path / "lost").rename(tmp_path / "checkpoint")
+        (tmp_path / "checkpoint_log").rename(tmp_path / "lost")
+        job.once(tables=STOP)
 
 
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
@@ -93,19 +84,19 @@ def test_a_form_that_is_not_described_yet_holds_its_table(
 ) -> None:
     # GIVEN a change in a form of which the description is late
     job = Job(spark, source, tmp_path, table_format)
-    job.once()
+    job.once(tables=STOP)
     last = change(source.records("public.kept")[-1])
     lsn = max(change(record)["source"]["commit_lsn"] for record in source.records("public.kept"))
     of_late = {**last["source"], "schema_id": "00000000000000aa", "commit_lsn": lsn + 1, "event_serial_no": 1}
     late = {**last, "op": "c", "before": None, "after": {"id": 11, "n": 11}, "source": of_late}
     source.produce("public.kept", json.dumps(late).encode())
     # WHEN it is mirrored
-    mirror = job.once()
+    stopped = job.once(tables=STOP)
     # THEN its table waits, and says for what; nothing goes to quarantine
     (failed,) = job.all(TableFailed)
     assert failed.table == "public.kept"
     assert "no description of source.schema_id 00000000000000aa" in failed.message
-    assert [type(error) for error in mirror.stopped.values()] == [UnknownFormError]
+    assert [type(error) for error in stopped.values()] == [UnknownFormError]
     assert sum(table.quarantined for batch in job.all(BatchDone) for table in batch.tables) == 0
     assert len(job.rows(source, "kept")) == 10
     # AND with the description the change is in
@@ -118,7 +109,7 @@ def test_a_form_that_is_not_described_yet_holds_its_table(
     key, value = described.record()
     told = json.loads(value) | {"fingerprint": "00000000000000aa"}
     source.produce_to("schemas", key, json.dumps(told).encode())
-    assert job.once().stopped == {}
+    assert job.once() == {}
     assert (11, 11) in job.rows(source, "kept")
 
 
@@ -141,7 +132,7 @@ def test_a_topic_that_was_deleted_before_it_was_read_is_no_silent_gap(
     stage: Stage, source: Source, spark: SparkSession, tmp_path: Path
 ) -> None:
     job = Job(spark, source, tmp_path)
-    job.once()
+    job.once(tables=STOP)
     source.execute("INSERT INTO kept VALUES (11, 11)")
     source.deliver()
     source.daemon.kill()
@@ -150,12 +141,7 @@ def test_a_topic_that_was_deleted_before_it_was_read_is_no_silent_gap(
     admin.delete_topics([topic])[topic].result()
     until(lambda: topic not in admin.list_topics(timeout=10).topics or None, "deleted", WAIT_S)
     # The table stops by name, and says what to do.
-    mirror = job.mirror(kafka=quick(source.servers))
-    try:
-        mirror.run(once=True, stop=threading.Event())
-    finally:
-        mirror.close()
-    (stopped,) = mirror.stopped.values()
+    (stopped,) = job.once(kafka=quick(source.servers), tables=STOP).values()
     assert stopped.message == f"The topic {topic} was deleted."
     assert "run the daemon: it makes the topic again" in stopped.hint
 
@@ -189,6 +175,5 @@ def test_a_broker_that_goes_away_is_waited_for(
     finally:
         stop.set()
         running.join()
-        mirror.close()
     assert failure == []
     assert all(f"Kafka at {source.servers} does not answer" in fact.message for fact in job.all(Retrying))

@@ -5,13 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from pyspark.sql import SparkSession
 
-from cdcd.cli.mirror_parts import settings_of, target_of
-from cdcd.config.mirror import parse_mirror
 from cdcd.mirror.jars import DELTA
-from cdcd.mirror.stream.job import Mirror
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage
 
@@ -22,15 +18,6 @@ FIELDS = {
     }
 }
 PARTITIONS = {"public.line": ["tenant"], "public.moving": ["n"]}
-
-
-class Reader(Job):
-    """Mirrors that have the topics alone, as fields with other names ask for."""
-
-    def mirror(self, **sections: Any) -> Mirror:
-        self.facts.clear()
-        config = parse_mirror(yaml.safe_dump({**self._config, **sections}), {})
-        return Mirror(self.spark, settings_of(config), target_of(config), self.facts.append, None)
 
 
 @pytest.fixture
@@ -56,9 +43,9 @@ def test_a_mirror_has_the_fields_whatever_partition_a_row_moves_to_with_its_key(
     source: Source, spark: SparkSession, tmp_path: Path
 ) -> None:
     # GIVEN a mirror of a table without rules
-    job = Reader(spark, source, tmp_path, DELTA)
+    job = Job(spark, source, tmp_path, DELTA)
     source.deliver()
-    assert job.once().stopped == {}
+    assert job.once(tables={"on_incompatible": "stop"}) == {}
 
     # WHEN its fields get other names, rows move, and a column comes
     source.daemon.stop()
@@ -74,11 +61,11 @@ def test_a_mirror_has_the_fields_whatever_partition_a_row_moves_to_with_its_key(
     source.execute("DELETE FROM line WHERE id % 11 = 0")
     source.execute("UPDATE moving SET n = 2")
     source.deliver()
-    stopped = job.once().stopped
+    stopped = job.once(tables={"on_incompatible": "stop"})
 
     # THEN the mirror has the rows, and stops by name where records of a key have no order
     expected = "SELECT id, tenant, note FROM line ORDER BY 1, 2, 3"
     with source.connect() as connection:
         assert rows(job, source) == connection.execute(expected.encode()).fetchall()
-    assert list(stopped) == [f"{source.name}.public.moving"]
+    assert list(stopped) == ["public.moving"]
     assert "region" not in job.table(source, "line").columns

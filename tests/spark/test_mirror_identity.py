@@ -4,6 +4,7 @@ import shutil
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -11,19 +12,13 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import CdcdError
-from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.records.types import table_schema
-from cdcd.mirror.stream.job import Mirror
-from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, plan
-from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.targets.target import Kind
-from cdcd.mirror.watching.progress import BatchDone, Fact, TableReloaded
-from cdcd.spark import SnapshotSource, load_snapshot, open_snapshot
+from cdcd.mirror.watching.progress import BatchDone, TableReloaded
 from deploy.demo.mirrored import compare
 from tests.integration.daemon import until
-from tests.spark.conftest import MakeTarget
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage
 
@@ -31,62 +26,30 @@ from tests.spark.stage import Source, Stage
 class Mirrored:
     """Mirrors of one source in this process, each run a new one."""
 
-    def __init__(self, spark: SparkSession, source: Source, make_target: MakeTarget, folder: Path) -> None:
-        self.facts: list[Fact] = []
-        self._first = spark
+    def __init__(self, spark: SparkSession, source: Source, table_format: str, folder: Path) -> None:
+        self.job = Job(spark, source, folder, table_format)
         self._source = source
-        self._make_target = make_target
-        name = source.name
-        self._settings = MirrorSettings(
-            name,
-            KafkaSource(source.servers),
-            name,
-            f"{name}.schemas",
-            f"{name}.checkpoint",
-            str(folder / "checkpoint"),
-            maintenance_interval_s=None,
-        )
 
-    @property
-    def target(self) -> Lakehouse:
-        return self._make_target()
-
-    @property
-    def _spark(self) -> SparkSession:
-        """Another one each time: Iceberg's catalogs remember tables as they were when a session first saw them."""
-        return self._first.newSession()
-
-    def once(self) -> dict[str, CdcdError]:
-        """Bring the tables to where the topics are; those that stopped, by table."""
-        mirror = Mirror(self._spark, self._settings, self.target, self.facts.append)
-        try:
-            mirror.run(once=True, stop=threading.Event())
-        finally:
-            mirror.close()
-        return {topic.removeprefix(f"{self._source.name}."): error for topic, error in mirror.stopped.items()}
+    def once(self, **sections: Any) -> dict[str, CdcdError]:
+        """Bring the tables to where the topics are. Return the errors of what stopped, by name."""
+        return self.job.once(tables={"on_incompatible": "stop"}, **sections)
 
     def load(self, table: str) -> None:
-        """What `cdcd mirror --snapshot` does with a table."""
-        name = f"cdcd_{self._source.name}"
-        kafka = KafkaSource(self._source.servers)
-        source = SnapshotSource(self._source.dsn, name, name, self._source.name, kafka)
-        spark = self._spark
-        with open_snapshot(spark, source, [f"public.{table}"]) as snapshot:
-            load_snapshot(spark, snapshot, f"public.{table}", self.target)
+        """Read a table by Spark, as `cdcd mirror --snapshot` does."""
+        self.job.load([f"public.{table}"])
 
     def drop(self, table: str) -> None:
         """Drop a target table, as an operator does."""
-        name = self.target.name_of(TableSchema("", "public", table, "", ("id",), ()), Kind.MIRROR)
+        name = self.job.target.name_of(TableSchema("", "public", table, "", ("id",), ()), Kind.MIRROR)
         if name.startswith("delta."):
             shutil.rmtree(name.removeprefix("delta.`").removesuffix("`"))
         else:
-            self._spark.sql(f"DROP TABLE {name}")
+            self.job.spark.sql(f"DROP TABLE {name}")
 
     def different(self, *tables: str) -> list[str]:
         """The verdicts on those `tables` that differ from the source."""
-        verdicts = compare(
-            self._source.dsn, self._spark, self.target, [f"public.{table}" for table in tables]
-        )
+        named = [f"public.{table}" for table in tables]
+        verdicts = compare(self._source.dsn, self.job.spark, self.job.target, named)
         return [str(verdict) for verdict in verdicts if not verdict.equal]
 
 
@@ -130,10 +93,10 @@ COLUMNS = {
 
 @pytest.mark.timeout(2400)
 def test_columns_that_are_renamed_while_the_daemon_is_away_keep_their_values(
-    stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
+    stage: Stage, spark: SparkSession, source_name: str, table_format: str, tmp_path: Path
 ) -> None:
     with stage.source(source_name, *[table for table, _ in COLUMNS.values()]) as source:
-        mirrored = Mirrored(spark, source, make_target, tmp_path)
+        mirrored = Mirrored(spark, source, table_format, tmp_path)
         # GIVEN rows in a mirror
         for table in COLUMNS:
             source.execute(f"INSERT INTO {table} (id, v) SELECT g, 'v' || g FROM generate_series(1, 3) g")
@@ -185,7 +148,7 @@ def test_a_column_that_was_dropped_and_added_again_is_not_taken_for_the_same_whe
 
 @pytest.mark.timeout(2400)
 def test_another_table_under_a_name_becomes_the_mirror_or_stops_with_a_way_on(
-    stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
+    stage: Stage, spark: SparkSession, source_name: str, table_format: str, tmp_path: Path
 ) -> None:
     tables = ("made_again", "swapped", "other_columns", "untold")
     with stage.source(
@@ -193,7 +156,7 @@ def test_another_table_under_a_name_becomes_the_mirror_or_stops_with_a_way_on(
         *[f"CREATE TABLE {table} (id int PRIMARY KEY, n int, v text)" for table in tables],
         "CREATE TABLE green (id int PRIMARY KEY, n int, v text)",
     ) as source:
-        mirrored = Mirrored(spark, source, make_target, tmp_path)
+        mirrored = Mirrored(spark, source, table_format, tmp_path)
         # GIVEN mirrors with rows
         for table in tables:
             source.execute(f"INSERT INTO {table} SELECT g, g, 'old' FROM generate_series(1, 10) g")
@@ -229,7 +192,7 @@ def test_another_table_under_a_name_becomes_the_mirror_or_stops_with_a_way_on(
         assert "another table has this name now" in stopped["public.untold"].message
         assert mirrored.different("made_again", "swapped", "other_columns") == []
         # AND what the message says is a way on
-        assert "--snapshot public.untold" in stopped["public.untold"].hint
+        assert "tables stop public.untold" in stopped["public.untold"].hint
         mirrored.drop("untold")
         mirrored.load("untold")
         source.execute("INSERT INTO untold VALUES (4, 4, 'later')")
@@ -241,7 +204,7 @@ def test_another_table_under_a_name_becomes_the_mirror_or_stops_with_a_way_on(
 
 @pytest.mark.timeout(2400)
 def test_a_table_has_its_rows_under_its_new_name_or_stops_with_a_way_on(
-    stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
+    stage: Stage, spark: SparkSession, source_name: str, table_format: str, tmp_path: Path
 ) -> None:
     kept = ("item", "item_prev", "alone_now")
     told = (*kept, "untold_prev", "untold_now")
@@ -253,7 +216,7 @@ def test_a_table_has_its_rows_under_its_new_name_or_stops_with_a_way_on(
             for table, count in (("item", 10), ("item_next", 3), ("alone", 20), ("untold", 5), ("moved", 6))
         ],
     ) as source:
-        mirrored = Mirrored(spark, source, make_target, tmp_path)
+        mirrored = Mirrored(spark, source, table_format, tmp_path)
         source.deliver()
         assert mirrored.once() == {}
         # WHEN names are exchanged (one table gets changes under its new name, one does not), and a name is a fresh one
@@ -279,13 +242,12 @@ def test_a_table_has_its_rows_under_its_new_name_or_stops_with_a_way_on(
         # THEN the first have all of their rows, and the others are stopped by name
         stopped = mirrored.once()
         assert mirrored.different(*kept) == []
-        assert {table: error.message.partition(",")[0] for table, error in stopped.items()} == {
-            "public.untold_prev": "public.untold_prev: the table was called public.untold before",
-            "public.untold_now": "public.untold_now: the table was called public.moved before",
-        }
+        assert sorted(stopped) == ["public.untold_now", "public.untold_prev"]
+        assert "or it was called public.untold before" in stopped["public.untold_prev"].message
+        assert "or it was called public.moved before" in stopped["public.untold_now"].message
         # AND what the messages say is a way on
         for table, error in stopped.items():
-            assert f"--snapshot {table}" in error.hint
+            assert f"tables stop {table}" in error.hint
             mirrored.load(table.removeprefix("public."))
         for table in told:
             source.execute(f"INSERT INTO {table} VALUES (40, 40)")
@@ -296,12 +258,12 @@ def test_a_table_has_its_rows_under_its_new_name_or_stops_with_a_way_on(
 
 @pytest.mark.timeout(2400)
 def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length_and_no_other(
-    stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
+    stage: Stage, spark: SparkSession, source_name: str, table_format: str, tmp_path: Path
 ) -> None:
     tables = ("longer", "shorter", "gone", "other")
     created = [f"CREATE TABLE {table} (id int PRIMARY KEY)" for table in tables]
     with stage.source(source_name, *created, partitions=1) as source:
-        mirrored = Mirrored(spark, source, make_target, tmp_path)
+        mirrored = Mirrored(spark, source, table_format, tmp_path)
         # GIVEN a mirror with some rows
         for table in tables:
             source.execute(f"INSERT INTO {table} SELECT generate_series(1, 5)")
@@ -322,7 +284,7 @@ def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length_and_no_o
         assert sorted(stopped) == ["public.gone", "public.longer", "public.shorter"]
         assert "was deleted" in stopped.pop("public.gone").message
         for error in stopped.values():
-            assert "deleted and made again" in error.message
+            assert "deleted, and made again under its name" in error.message
         assert mirrored.different("other") == []
         # AND each later run says the same, though nothing was written
         again = mirrored.once()
@@ -330,7 +292,7 @@ def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length_and_no_o
         assert "was deleted" in again["public.gone"].message
         # AND what the messages say is a way on
         for table, error in stopped.items():
-            assert f"--snapshot {table}" in error.hint
+            assert f"tables stop {table}" in error.hint
             mirrored.load(table.removeprefix("public."))
         source.execute("INSERT INTO longer SELECT generate_series(41, 45)")
         source.execute("INSERT INTO shorter SELECT generate_series(7, 9)")
@@ -357,7 +319,7 @@ def test_records_that_retention_removed_unread_stop_their_table_or_have_it_read_
         for table in tables:
             source.execute(f"INSERT INTO {table} SELECT g, g FROM generate_series(1, 5) g")
         source.deliver()
-        assert job.once(**sections).stopped == {}
+        assert job.once(**sections) == {}
         for table in tables:
             source.execute(f"INSERT INTO {table} SELECT g, g FROM generate_series(6, 9) g")
         source.deliver()
@@ -367,7 +329,7 @@ def test_records_that_retention_removed_unread_stop_their_table_or_have_it_read_
         for removed in admin.delete_records([TopicPartition(topic, 0, end)]).values():
             removed.result()
         # WHEN the mirror goes on
-        stopped = job.once(**sections).stopped
+        stopped = job.once(**sections)
         # THEN the other table has everything
         assert job.rows(source, "other") == [(n, n) for n in range(1, 10)]
         # AND the table that lacks records is read again, or keeps its rows and says what to do
@@ -376,9 +338,9 @@ def test_records_that_retention_removed_unread_stop_their_table_or_have_it_read_
             assert [fact.table for fact in job.all(TableReloaded)] == ["public.lost"]
             assert job.rows(source, "lost") == [(n, n) for n in range(1, 10)]
         else:
-            assert list(stopped) == [topic]
-            assert "are gone" in stopped[topic].message
-            assert "--snapshot public.lost" in stopped[topic].hint
+            assert list(stopped) == ["public.lost"]
+            assert "are gone" in stopped["public.lost"].message
+            assert "tables stop public.lost" in stopped["public.lost"].hint
             assert job.rows(source, "lost") == [(n, n) for n in range(1, 6)]
 
 
@@ -396,7 +358,8 @@ def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_whatever_its
         def equal(table: str) -> bool | None:
             with source.connect() as connection:
                 rows = connection.execute(f"SELECT id, n FROM {table} ORDER BY id").fetchall()
-            return (job.rows(source, table) == rows) or None
+            there = job.spark.catalog.tableExists(f"lake.{source.name}.public_{table}")
+            return (there and job.rows(source, table) == rows) or None
 
         # GIVEN a mirror that runs
         for table in tables:
@@ -424,14 +387,13 @@ def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_whatever_its
         finally:
             stop.set()
             running.join()
-            mirror.close()
         assert {fact.table for fact in job.all(TableReloaded)} == {"public.longer", "public.shorter"}
         assert mirror.stopped == {}
 
 
 @pytest.mark.timeout(2400)
 def test_a_label_that_is_renamed_is_renamed_in_the_rows_that_are_there(
-    stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
+    stage: Stage, spark: SparkSession, source_name: str, table_format: str, tmp_path: Path
 ) -> None:
     with stage.source(
         source_name,
@@ -441,7 +403,7 @@ def test_a_label_that_is_renamed_is_renamed_in_the_rows_that_are_there(
         "CREATE TABLE away (id int PRIMARY KEY, one size)",
         "CREATE TABLE taken (id int PRIMARY KEY, one size)",
     ) as source:
-        mirrored = Mirrored(spark, source, make_target, tmp_path)
+        mirrored = Mirrored(spark, source, table_format, tmp_path)
         # GIVEN a mirror of rows with labels
         source.execute("INSERT INTO moods VALUES (1, 'sad', '{sad,ok,NULL}', 'sad'), (2, 'ok', '{}', NULL)")
         source.execute("INSERT INTO away VALUES (1, 's'), (2, 'm')")
@@ -480,7 +442,7 @@ def test_a_label_that_is_renamed_is_renamed_in_the_rows_that_are_there(
         stopped = mirrored.once()
         assert sorted(stopped) == ["public.away", "public.taken"]
         for table, error in stopped.items():
-            assert f"--snapshot {table}" in error.hint
+            assert f"tables stop {table}" in error.hint
             mirrored.drop(table.removeprefix("public."))
             mirrored.load(table.removeprefix("public."))
         assert mirrored.once() == {}

@@ -6,7 +6,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.daemon import drop_slot
-from tests.spark.conftest import MakeTarget
 from tests.spark.stage import Stage
 from tests.spark.test_mirror_identity import Mirrored, source_name
 
@@ -15,12 +14,12 @@ __all__ = ["source_name"]
 
 @pytest.mark.timeout(2400)
 def test_rows_that_were_deleted_while_the_slot_was_lost_leave_the_mirror(
-    stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
+    stage: Stage, spark: SparkSession, source_name: str, table_format: str, tmp_path: Path
 ) -> None:
     tables = ("t", "emptied", "altered")
     created = [f"CREATE TABLE {table} (id int PRIMARY KEY, v text)" for table in tables]
     with stage.source(source_name, *created) as source:
-        mirrored = Mirrored(spark, source, make_target, tmp_path)
+        mirrored = Mirrored(spark, source, table_format, tmp_path)
         # GIVEN mirrors with rows
         for table in tables:
             source.execute(f"INSERT INTO {table} SELECT g, 'old' FROM generate_series(1, 20) g")

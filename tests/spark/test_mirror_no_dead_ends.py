@@ -7,7 +7,6 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.cli.mirror_parts import load_tables
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.watching.progress import TableFailed, TableReloaded
 from deploy.demo.mirrored import compare
@@ -82,7 +81,7 @@ def test_defaults_of_every_type_names_of_every_kind_and_a_key_in_another_order_a
     source.execute("INSERT INTO odd_log DEFAULT VALUES")
     source.execute("INSERT INTO turned VALUES (1, 2, 3), (2, 1, 3)")
     source.deliver()
-    assert job.once().stopped == {}
+    assert job.once() == {}
     # WHEN columns with defaults come, keys change under values that are not sent, and the identity is another
     adds = ", ".join(
         f"ADD c{number} {type_} DEFAULT {value}" for number, (type_, value) in enumerate(DEFAULTS)
@@ -98,9 +97,9 @@ def test_defaults_of_every_type_names_of_every_kind_and_a_key_in_another_order_a
     source.execute("ALTER TABLE turned REPLICA IDENTITY FULL")
     source.execute("UPDATE turned SET v = 4 WHERE a = 1")
     source.deliver()
-    mirror = job.once()
+    stopped = job.once()
     # THEN no table stops, and old rows have the same values in the new columns as a row that came by a record
-    assert (mirror.stopped, job.all(TableFailed)) == ({}, [])
+    assert (stopped, job.all(TableFailed)) == ({}, [])
     rows = job.table(source, "filled").orderBy("id")
     # As text: Python has no infinite date.
     one, two = rows.select([sf.col(column).cast("string") for column in rows.columns]).collect()
@@ -145,40 +144,40 @@ def test_a_change_that_no_target_can_follow_has_the_table_read_again_and_where_i
     # GIVEN mirrors of tables that change so
     insert(1, 2)
     source.deliver()
-    assert job.once().stopped == {}
+    assert job.once() == {}
     alter(1)
     insert(3)
     source.deliver()
     # WHEN they are to be read again
-    mirror = job.once(tables={"on_incompatible": "reload"})
+    stopped = job.once(tables={"on_incompatible": "reload"})
     # THEN they are, none stops, and nothing is left to do
-    assert mirror.stopped == {}
+    assert stopped == {}
     assert sorted(fact.table for fact in job.all(TableReloaded)) == sorted(tables)
     is_equal()
-    assert job.once().stopped == {}
+    assert job.once() == {}
     insert(4)
     source.deliver()
-    assert job.once().stopped == {}
+    assert job.once() == {}
     is_equal()
     # WHEN they are to stop, and the daemon is behind by rows of more than one form
     alter(2)
     insert(5)
     source.deliver()
-    mirror = job.once(tables={"on_incompatible": "stop"})
-    assert sorted(mirror.stopped) == sorted(f"{source.name}.{table}" for table in tables)
-    assert all(f"--snapshot {fact.table} " in fact.hint for fact in job.all(TableFailed))
+    stopped = job.once(tables={"on_incompatible": "stop"})
+    assert sorted(stopped) == sorted(table for table in tables)
+    assert all(f"tables stop {fact.table} " in fact.hint for fact in job.all(TableFailed))
     source.daemon.kill()
     insert(6)
     for table in ("typed", "unscaled"):
         source.execute(f"ALTER TABLE {table} {CHANGES[table][1]}")
     insert(7)
     # THEN what the hint says brings them back, whatever the daemon delivers then
-    load_tables(spark, job.settings(), job.target, job.database, tables, job.facts.append)
+    job.load(tables)
     source.daemon.start()
     source.daemon.await_streaming()
     insert(8)
     source.deliver()
-    assert job.once(tables={"on_incompatible": "stop"}).stopped == {}
+    assert job.once(tables={"on_incompatible": "stop"}) == {}
     is_equal()
 
 
@@ -192,24 +191,24 @@ def test_a_table_that_stops_leaves_the_common_points_and_the_others_go_on(
     source.execute("INSERT INTO scaled VALUES (1, 1)")
     source.deliver()
     consistent = {"interval_s": 0, "consistent": True}
-    assert job.once(batches=consistent, tables=both).stopped == {}
+    assert job.once(batches=consistent, tables=both) == {}
     source.execute("ALTER TABLE typed ALTER v TYPE text")
     source.execute("INSERT INTO typed VALUES (2, 'two')")
     source.execute("INSERT INTO scaled VALUES (2, 2)")
     source.deliver()
     for _ in range(2):
-        mirror = job.once(batches=consistent, tables={**both, "on_incompatible": "stop"})
-        assert list(mirror.stopped) == [f"{source.name}.public.typed"]
+        stopped = job.once(batches=consistent, tables={**both, "on_incompatible": "stop"})
+        assert list(stopped) == ["public.typed"]
         points = job.points()
         assert points[0]["without"] == ["public.typed"]
         assert points[-1]["without"] == []
         (scaled,) = compare(source.dsn, spark, job.target, ["public.scaled"])
         assert scaled.equal, str(scaled)
     # Read again, it comes back with the first point after that.
-    load_tables(spark, job.settings(), job.target, job.database, ["public.typed"], job.facts.append)
+    job.load(["public.typed"])
     source.execute("INSERT INTO scaled VALUES (3, 3)")
     source.deliver()
-    assert job.once(batches=consistent, tables=both).stopped == {}
+    assert job.once(batches=consistent, tables=both) == {}
     assert job.points()[0]["without"] == []
     verdicts = compare(source.dsn, spark, job.target, ["public.typed", "public.scaled"])
     assert all(verdict.equal for verdict in verdicts), list(map(str, verdicts))
@@ -229,7 +228,7 @@ def test_a_changelog_has_every_change_of_a_form_that_came_back(
         source.execute("INSERT INTO bare VALUES (3, 3)")
         source.deliver()
         # WHEN it is mirrored, and once more
-        assert job.once().stopped == {}
-        assert job.once().stopped == {}
+        assert job.once() == {}
+        assert job.once() == {}
         # THEN each change is there once
         assert sorted(row.id for row in job.table(source, "bare").collect()) == [1, 2, 3]

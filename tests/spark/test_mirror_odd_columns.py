@@ -8,7 +8,6 @@ from pyspark.sql import SparkSession
 
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.records.schema import RESERVED
-from cdcd.mirror.snapshot.reading import load_snapshot, open_snapshot
 from tests.spark.jobs import HasTables, Job
 from tests.spark.stage import Source, Stage
 
@@ -94,8 +93,7 @@ def test_columns_with_names_of_the_format_and_values_with_parts_that_are_null_ar
         def all_equal(*, added: bool) -> None:
             source.deliver()
             for job in jobs:
-                sections = {"tables": {"history": ["*.names"]}, "batches": {"driver_writes": added}}
-                assert job.once(**sections).stopped == {}
+                assert job.once(tables={"history": ["*.names"]}) == {}
                 expected, found = named(source, job)
                 assert found == expected
                 expected, found = values(source, job, added=added)
@@ -120,7 +118,5 @@ def test_columns_with_names_of_the_format_and_values_with_parts_that_are_null_ar
         all_equal(added=True)
         # AND the tables are read by Spark
         for job in jobs:
-            with open_snapshot(spark, job.database, ["public.names", "public.nulls"]) as snapshot:
-                for table in ("public.names", "public.nulls"):
-                    load_snapshot(spark, snapshot, table, job.target)
+            job.load(["public.names", "public.nulls"])
         all_equal(added=True)

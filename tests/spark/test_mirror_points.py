@@ -11,7 +11,6 @@ from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.table import StaticTable
 from pyspark.sql import Row, SparkSession
 
-from cdcd.cli.mirror_parts import load_tables
 from cdcd.core.errors import PositionError
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.records.schema import TableSchema
@@ -53,16 +52,11 @@ class Lake:
 
     def point(self, **sections: Any) -> Row:
         """Mirror up to now; the point of it."""
-        mirror = self.job.once(**self.consistent(), **sections)
-        assert (mirror.stopped, self.job.all(TableFailed)) == ({}, [])
+        stopped = self.job.once(**self.consistent(), **sections)
+        assert (stopped, self.job.all(TableFailed)) == ({}, [])
         point = self.job.points()[0]
         self.had[point["commit_lsn"]] = self.content()
         return point
-
-    def once_without_points(self, maintenance: dict[str, Any]) -> None:
-        """Mirror up to now without consistent batches: another stream, since it reads other topics."""
-        target = {**self.job._config["target"], "stream_checkpoint": str(self._place / "another")}
-        self.job.once(maintenance=maintenance, target=target)
 
     def consistent(self, tag_interval_s: float | None = 0) -> dict[str, Any]:
         tags = {"tag_interval_s": tag_interval_s} if self.has_tags else {}
@@ -136,7 +130,7 @@ def test_each_point_is_read_by_any_engine_in_tables_that_changed_and_in_those_th
     # GIVEN tables that were mirrored without points, of which one never changes again
     source.execute("INSERT INTO idle VALUES (1, 1)")
     lake.change(0)
-    assert lake.job.once().stopped == {}
+    assert lake.job.once() == {}
     # WHEN points are made
     for number in (1, 2):
         lake.change(number)
@@ -182,13 +176,12 @@ def test_what_a_listed_point_needs_stays_and_what_no_point_needs_goes(
         assert len(lake.tags("idle")) <= 3
         snapshots = spark.sql(f"SELECT * FROM {lake.name('one')}.snapshots").count()
         assert snapshots <= 8
-    # WHEN the mirror makes no more points, THEN they go by their age, and with them all tags
+    # WHEN the mirror makes no more points, THEN the last ones stay
     lake.change(9)
-    lake.once_without_points(often)
+    lake.job.once(maintenance=often)
     assert lake.job.all(TableFailed) == []
-    assert lake.job.points() == []
-    if lake.has_tags:
-        assert [lake.tags(table) for table in TABLES] == [set()] * 3
+    assert lake.job.points() == points
+    lake.check(points)
 
 
 @FORMATS
@@ -209,10 +202,9 @@ def test_a_point_is_listed_when_all_of_its_tables_are_there(
         raise KilledError("KilledError")
 
     mirror = lake.job.mirror(**lake.consistent())
-    monkeypatch.setattr(mirror._points, "list_", die)
+    monkeypatch.setattr(mirror._point, "list_", die)
     with pytest.raises(Exception, match="KilledError"):
         mirror.run(once=True, stop=threading.Event())
-    mirror.close()
     # THEN the point is not listed, and the one before is as it was
     assert lake.job.points() == [first]
     lake.check([first])
@@ -250,8 +242,8 @@ def test_a_point_without_a_table_lists_no_version_of_it(
     source.execute("INSERT INTO two VALUES (7, 'seven')")
     source.execute("INSERT INTO one VALUES (7, 7)")
     source.deliver()
-    mirror = lake.job.once(**lake.consistent(), tables={"on_incompatible": "stop"})
-    assert list(mirror.stopped) == [f"{source.name}.public.two"]
+    stopped = lake.job.once(**lake.consistent(), tables={"on_incompatible": "stop"})
+    assert list(stopped) == ["public.two"]
     # THEN the point says so, has no version of it, and reads it by no other one
     point = lake.job.points()[0]
     assert point["without"] == ["public.two"]
@@ -262,7 +254,5 @@ def test_a_point_without_a_table_lists_no_version_of_it(
         assert point["tag"] in lake.tags("one")
         assert point["tag"] not in lake.tags("two")
     # WHEN it is read again, THEN the point from before still has what it was
-    load_tables(
-        spark, lake.job.settings(), lake.job.target, lake.job.database, ["public.two"], lake.job.facts.append
-    )
+    lake.job.load(["public.two"])
     lake.check([before])

@@ -94,7 +94,7 @@ def test_tables_get_their_changes_while_another_one_is_maintained(
 ) -> None:
     job = Job(spark, source, tmp_path, table_format)
     facts = job.facts = Facts()
-    mirror = job.mirror(maintenance=OFTEN)
+    mirror = job.without_log(maintenance=OFTEN)
     stop = threading.Event()
     maintenance = LongMaintenance("one", mirror._target)
     running = threading.Thread(target=mirror.run, kwargs={"once": False, "stop": stop}, daemon=True)
@@ -127,7 +127,7 @@ def test_a_mirror_that_is_stopped_ends_its_maintenance_and_goes_on_where_it_was(
     # Spark writes a file for each batch. The driver would leave one file, and nothing to maintain.
     monkeypatch.setattr(Applying, "_replace", lambda *_: None)
     job = Job(spark, source, tmp_path, table_format)
-    mirror = job.mirror(maintenance=OFTEN)
+    mirror = job.without_log(maintenance=OFTEN)
     stop = threading.Event()
     maintenance = LongMaintenance("one", mirror._target)
     running = threading.Thread(target=mirror.run, kwargs={"once": False, "stop": stop}, daemon=True)
@@ -145,7 +145,7 @@ def test_a_mirror_that_is_stopped_ends_its_maintenance_and_goes_on_where_it_was(
     assert len(maintenance.ended) == 1
     # AND a later run has all changes, and maintains the tables at its end
     insert(source, 2)
-    assert job.once(maintenance={**OFTEN, "interval_s": 3600}).stopped == {}
+    assert job.once_without_log(maintenance={**OFTEN, "interval_s": 3600}).stopped == {}
     assert job.all(TableFailed) == []
     assert job.rows(source, "one") == job.rows(source, "two") == [(1, 1), (2, 2)]
     assert len({fact.table for fact in job.all(TableMaintained)}) == 2

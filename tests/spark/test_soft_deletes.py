@@ -8,7 +8,6 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType
 
-from cdcd.cli.mirror_parts import load_tables
 from cdcd.core.errors import ConfigError
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
@@ -216,25 +215,21 @@ def test_a_mirror_marks_what_its_source_deletes_and_stops_where_it_was_made_to_r
         source.deliver()
         # GIVEN two mirrors that remove deleted rows, with a changelog beside
         history = {"history": ["public.kept"]}
-        assert job.once(tables=history).stopped == {}
+        assert job.once(tables=history) == {}
         # WHEN the configuration says that one of them marks them
         marking = {**history, "deletes_for": {"public.kept": "mark"}, "deletes": "remove"}
         source.execute("DELETE FROM gone WHERE id < 3")
         source.deliver()
-        stopped = job.once(tables=marking).stopped
+        stopped = job.once(tables=marking)
         # THEN this one stops, by name and with a way on that works; the other one goes on
         (error,) = stopped.values()
         assert isinstance(error, ConfigError)
         assert "public.kept: its mirror was made with `deletes: remove`" in error.message
         assert "--relayout public.kept" in error.hint
         assert job.rows(source, "gone") == [(number, number) for number in range(3, 7)]
-        mirror = job.mirror(tables=marking)
-        try:
-            mirror.commands.relayout(["public.kept"])
-            (done,) = job.all(TableLaidOut)
-            assert (done.deletes_before, done.deletes_after) == ("remove", "mark")
-        finally:
-            mirror.close()
+        job.mirror(tables=marking).relayout(["public.kept"])
+        (done,) = job.all(TableLaidOut)
+        assert (done.deletes_before, done.deletes_after) == ("remove", "mark")
         # AND what is deleted from then on stays
         source.execute("UPDATE kept SET n = 0 WHERE id = 1")
         source.execute("DELETE FROM kept WHERE id <= 2")
@@ -242,7 +237,7 @@ def test_a_mirror_marks_what_its_source_deletes_and_stops_where_it_was_made_to_r
         source.execute("ALTER TABLE kept ADD note text DEFAULT 'n'")
         source.execute("INSERT INTO kept VALUES (2, 22, 'back')")
         source.deliver()
-        assert job.once(tables=marking).stopped == {}
+        assert job.once(tables=marking) == {}
 
         def found() -> list[tuple[Any, ...]]:
             table = job.table(source, "kept").selectExpr("id", "n", "length(big)", "note", DELETED)
@@ -258,27 +253,26 @@ def test_a_mirror_marks_what_its_source_deletes_and_stops_where_it_was_made_to_r
         source.execute("TRUNCATE kept")
         source.execute("INSERT INTO kept VALUES (5, 55, 'again')")
         source.deliver()
-        assert job.once(tables=marking).stopped == {}
+        assert job.once(tables=marking) == {}
         truncated = [(*row[:4], True) for row in gone + live if row[0] != 5]
         assert found() == sorted([*truncated, (5, 55, 5, "n", False)])
         # WHEN the table is read by Spark, at a snapshot that lacks a row
         source.execute("DELETE FROM kept")
         source.execute("INSERT INTO kept VALUES (6, 66, 'read')")
-        settings = job.settings(tables=marking)
-        load_tables(spark, settings, job.target, job.database, ["public.kept"], job.facts.append)
+        job.load(["public.kept"], {"tables": marking})
         # THEN this row is marked, and what the stream brings of it changes nothing
         (loaded,) = job.all(TableLoaded)
         assert loaded.rows == 1
         snapshot = [row for row in truncated if row[0] != 6] + [(5, 55, 5, "n", True), (6, 66, 4, "n", False)]
         assert found() == sorted(snapshot)
         source.deliver()
-        assert job.once(tables=marking).stopped == {}
+        assert job.once(tables=marking) == {}
         assert found() == sorted(snapshot)
         # WHEN it gets a form that the mirror cannot be brought to, and is read again
         source.execute("ALTER TABLE kept ALTER n TYPE text")
         source.execute("UPDATE kept SET n = 'text'")
         source.deliver()
-        assert job.once(tables={**marking, "on_incompatible": "reload"}).stopped == {}
+        assert job.once(tables={**marking, "on_incompatible": "reload"}) == {}
         (reloaded,) = job.all(TableReloaded)
         assert reloaded.rows == 1
         # THEN the rows that are gone stay, and a value that has no place in the new form is not known
@@ -289,7 +283,7 @@ def test_a_mirror_marks_what_its_source_deletes_and_stops_where_it_was_made_to_r
         # AND deletes are marked under a common LSN as well
         source.execute("DELETE FROM kept")
         source.deliver()
-        assert job.once(tables=marking, batches={"interval_s": 0, "consistent": True}).stopped == {}
+        assert job.once(tables=marking, batches={"interval_s": 0, "consistent": True}) == {}
         assert {row[-1] for row in found()} == {True}
         assert len(found()) == len(again)
 

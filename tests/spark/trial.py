@@ -119,13 +119,13 @@ class Mirrors:
 
     def _end(self, _dice: random.Random) -> None:
         self._did["ran to the end"] += 1
-        mirror = self._job.once(**self._sections)
+        mirror = self._job.once_without_log(**self._sections)
         assert mirror.stopped == {}, mirror.stopped
 
     def _die(self, dice: random.Random) -> None:
         with dying(dice.randrange(1, 14)):
             try:
-                self._job.once(**self._sections)
+                self._job.once_without_log(**self._sections)
             except Exception as error:
                 if DiedError.__name__ not in str(error):
                     raise
@@ -140,7 +140,7 @@ class Mirrors:
 
         def run(job: Job) -> None:
             try:
-                assert job.once(**self._sections).stopped == {}
+                assert job.once_without_log(**self._sections).stopped == {}
             except BaseException as error:  # noqa: BLE001 - it is judged below
                 failures.append(error)
 

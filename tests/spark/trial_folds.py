@@ -85,13 +85,13 @@ class FoldedMirrors(Mirrors):
 
     def _end(self, _dice: random.Random) -> None:
         self._did["ran to the end"] += 1
-        stopped = self._job.folded(**self._sections).stopped
+        stopped = self._job.once(**self._sections)
         assert stopped == {}, stopped
 
     def _die(self, dice: random.Random) -> None:
         with killed(dice.randrange(1, 9)):
             try:
-                self._job.folded(**self._sections)
+                self._job.once(**self._sections)
             except KilledError:
                 self._did["died at a commit"] += 1
 
@@ -102,7 +102,7 @@ class FoldedMirrors(Mirrors):
 
         def run() -> None:
             try:
-                failures.extend(self._job.folded(**self._sections).stopped.values())
+                failures.extend(self._job.once(**self._sections).values())
             except BaseException as error:  # noqa: BLE001 - it is judged below
                 failures.append(error)
 

@@ -27,12 +27,14 @@ class Known:
         at: when the table was looked at, in seconds of a clock that only rises.
         is_empty: the log has no change of the topic, so there may be no table.
         ends: by partition, an offset below which the table lacks nothing either.
+        form: id of the newest description of the table at that time; "": the table was not folded.
     """
 
     lsn: int
     at: float
     is_empty: bool = False
     ends: Mapping[int, int] = field(default_factory=dict, compare=False)
+    form: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -461,7 +461,15 @@ def check_made(spark: SparkSession, name: str, table: str, kind: str = BASE) -> 
             f"{table}: {name} is no table that a fold can change: {condition(error)}.",
             hint=f"Drop or rename {name}, or give target.namespace another value.",
         ) from error
-    if found.get(MADE_BY) != kind:
+    if (made_by := found.get(MADE_BY)) != kind:
+        if {made_by, kind} == {BASE, CHANGES}:
+            what = f"has a key now, and {name} is its changelog from before"
+            if kind == CHANGES:
+                what = f"has no key any more, so it gets a changelog, and {name} is its mirror from before"
+            raise OtherMakerError(
+                f"{table}: the table {what}.",
+                hint=f"Rename or drop {name}: the next fold makes the new table from the log.",
+            )
         also = (
             " If a mirror without a log made the table, run cdcd mirror --once, which takes the table over."
         )

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
-from cdcd.mirror.base.branches import tag_version
 from cdcd.mirror.base.due import Known, LogChanges, at_most, first_waiting, is_due, look_after, pause_s
+from cdcd.mirror.base.listing import RoundPoint
 from cdcd.mirror.base.part import LacksChangesError
 from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.base.relayout import relayout
@@ -35,12 +35,11 @@ from cdcd.mirror.log.positions import Ends
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.stream.consistency import newest_checkpoints
 from cdcd.mirror.stream.frontier import complete
-from cdcd.mirror.stream.points import Point, Points
+from cdcd.mirror.stream.points import Points
 from cdcd.mirror.stream.policies import policy_problem
 from cdcd.mirror.stream.sessions import Sessions
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
-from cdcd.mirror.targets.pinned import Tag
 from cdcd.mirror.watching.progress import (
     BatchDone,
     Fact,
@@ -49,7 +48,6 @@ from cdcd.mirror.watching.progress import (
     Progress,
     Replayed,
     Retrying,
-    SetChanged,
     TableFailed,
     TableResumed,
     TableStopped,
@@ -93,10 +91,9 @@ class BaseJob:
         self._spark = spark
         self._settings = settings
         self._lake, self._place, self._target = lake, lake.log, lake.target
-        self._points = Points(spark, self._target, settings.tag_interval_s)
-        self._versions: dict[str, tuple[str, int]] = {}
-        """By `schema.table`, name in SQL and version of each table that this round has brought to its bound."""
-        self._without: tuple[str, ...] = ()
+        self._point = RoundPoint(
+            spark, self._target, Points(spark, self._target, settings.tag_interval_s), observe
+        )
         self._observe = observe
         self._topics = TopicStarts(client)
         self._log = LogJob(spark, settings, self._place, client, self._from_log, self._folded)
@@ -213,9 +210,15 @@ class BaseJob:
             topic
             for topic in topics
             if topic in self._retried
+            or self._is_described_anew(topic)
             or is_due(self._known.get(topic), new[topic], now, self._settings, lacks=topic in lacking)
         ]
         return due + first_waiting(set(due) - self._retried, self._known, new, self._settings)
+
+    def _is_described_anew(self, topic: str) -> bool:
+        """True if the table's newest description came after the last fold, because labels of enums may be others."""
+        known = self._known.get(topic)
+        return known is not None and known.form not in {"", self._forms.newest(topic).schema.schema_id}
 
     def _append_and_fold(self, live: LiveLog, stop: threading.Event, *, once: bool) -> None:
         bound, ends = self._bound()
@@ -239,13 +242,12 @@ class BaseJob:
             for topic in self._described()
             if topic not in due and self._tables.left_out(topic, bound) is not None
         ]
-        point = self._points.begin(bound)
-        self._versions.clear()
+        self._point.begin(bound)
         done = self._fold_all(due, bound)
         done += [read for topic in sorted(self._unread) if (read := self._read(topic, bound)) is not None]
         self._note_stops()
         if self._settings.consistent:
-            self._list(point, due)
+            self._point.list_(self._round, {self._forms.table(topic) or topic for topic in due})
         if done:
             self._round += 1
             # Without `consistent`, changes of some tables wait, so the tables have no common LSN.
@@ -290,34 +292,6 @@ class BaseJob:
             self._observe(TableFailed(self._place.name, message, hint))
             return
         self._stops.written(changes)
-
-    def _list(self, point: Point, topics: Collection[str]) -> None:
-        """List the point, with the versions that the tables of the topics have at it.
-
-        Each version was found to equal the source at the point: its commit followed the version that its fold had read.
-        """
-        if point.tag is not None:
-            self._tag(point.tag)
-        without = sorted({self._forms.table(topic) or topic for topic in topics} - self._versions.keys())
-        if tuple(without) != self._without:
-            self._without = tuple(without)
-            self._observe(SetChanged(point.commit_lsn, self._without))
-        if not self._versions:
-            return
-        versions = {self._target.bare_name(name): version for name, version in self._versions.values()}
-        self._points.list_(point, self._round, without, versions)
-
-    def _tag(self, tag: Tag) -> None:
-        """Give the versions of this round a tag. A version that cannot get the tag is left out of the point."""
-        for table, (name, version) in list(self._versions.items()):
-            try:
-                tag_version(self._spark, name, version, tag)
-            except Exception as error:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
-                del self._versions[table]
-                hint = (
-                    "The point lists the table in `without`. The next point names the table's next version."
-                )
-                self._observe(TableFailed(table, f"tag {tag.name}: {first_lines(error)}", hint))
 
     def _bound(self) -> tuple[int, Ends]:
         """The complete LSN of now, and offsets before which the topics have everything up to it."""
@@ -396,7 +370,18 @@ class BaseJob:
             self._stop(topic, table, error)
             return None
         self._changed.update(self._tables.names(topic))
-        return self._fold(topic, bound, is_read=True)
+        if topic not in self._tables.log.gaps:
+            return self._fold(topic, bound, is_read=True)
+        # The log reads the topic from now on, and the next round folds what it finds.
+        self._log.let_go_on(topic)
+        self._goes_on(topic, table)
+        self._retried.add(topic)
+        return None
+
+    def _goes_on(self, topic: str, table: str) -> None:
+        self._stops.went_on(topic)
+        if self.stopped.pop(table, None) is not None:
+            self._observe(TableResumed(table))
 
     def _fold(
         self, topic: str, bound: int, tables: TopicFolds | None = None, *, is_read: bool = False
@@ -410,8 +395,8 @@ class BaseJob:
         tables, table = tables or self._tables, self._forms.table(topic) or topic
         began = time.monotonic()
         try:
-            place = tables.place(topic, self._ends.get(topic, {}))
             try:
+                place = tables.place(topic, self._ends.get(topic, {}))
                 done = tables.fold(place, bound)
             except (IncompatibleSchemaError, LacksChangesError) as error:
                 can_read = self._read_again is not None and self._settings.reloads(table)
@@ -420,16 +405,15 @@ class BaseJob:
                 self._unread[topic] = error.message
                 return None
             if done.version != NO_VERSION:
-                self._versions[table] = place.name, int(done.version)
+                self._point.versions[table] = place.name, int(done.version)
             tables.fold_beside(place, bound)
         except Exception as error:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
             self._stop(topic, table, error)
             return None
-        self._stops.went_on(topic)
+        self._goes_on(topic, table)
         self._retried.discard(topic)
-        self._known[topic] = Known(bound, time.monotonic(), ends=self._ends.get(topic, {}))
-        if self.stopped.pop(table, None) is not None:
-            self._observe(TableResumed(table))
+        form = self._forms.newest(topic).schema.schema_id
+        self._known[topic] = Known(bound, time.monotonic(), ends=self._ends.get(topic, {}), form=form)
         if not done.changes:
             return None
         self._changed.update(tables.names(topic))

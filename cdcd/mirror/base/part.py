@@ -126,6 +126,7 @@ class Place:
         replay: records in quarantine that are folded too. None: there are none.
         is_compacted: Kafka compacts the topic, so that only the tombstone of a delete may be left.
         shared: rows of the log in memory, of this topic too. None: the log itself is read.
+        described: the form of the newest description of the table. None: it is not asked for.
     """
 
     table: str
@@ -141,6 +142,7 @@ class Place:
     replay: FromQuarantine | None = field(default=None, compare=False)
     is_compacted: bool = False
     shared: SharedRows | None = field(default=None, compare=False)
+    described: Form | None = field(default=None, compare=False)
 
 
 class LogReader:

@@ -4,7 +4,7 @@ A fold carries the plan out. A view of now (`now.py`) reads the same plan, and c
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final, Protocol
 
@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 
 from cdcd.core.errors import SinkError
 from cdcd.core.pasted import begin_again
+from cdcd.mirror.base.columns import digest
 from cdcd.mirror.base.formats import TOPIC_ID, BaseFormat, Version, check_made, read_form
-from cdcd.mirror.base.part import Forms, LogReader, Part, PartOfForm, Place, last_truncate
+from cdcd.mirror.base.part import Forms, LacksChangesError, LogReader, Part, PartOfForm, Place, last_truncate
 from cdcd.mirror.base.path import Path, Steps
 from cdcd.mirror.base.position import NO_FORM, Position
 from cdcd.mirror.log.positions import truncate_after_gap
@@ -22,7 +23,7 @@ from cdcd.mirror.platform.sql import condition
 from cdcd.mirror.records.defaults import fits
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check, plan, unfilled
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError, Relabel, check, plan, unfilled
 from cdcd.mirror.targets.same_columns import is_other, numbered
 
 _ABSENT: Final = ("DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST")
@@ -74,12 +75,13 @@ def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms
     whole = there is not None and there.position is None
     position = Position(clean=not whole) if there is None or there.position is None else there.position
     position = log.begin(position)
-    if position.clean and position.lsn >= log.bound:
+    described = newly_labelled(spark, place, position) if position.reached <= log.bound else None
+    if position.clean and position.lsn >= log.bound and described is None:
         return Plan(there, position, Part(position.lsn))
     marks = place.layout.marks
     # A table that marks deletes keeps the rows from before a truncate.
     part = log.part(position, topic_id, whole=whole, from_truncate=not marks)
-    if not part.forms and position.clean:
+    if not part.forms and position.clean and described is None:
         return Plan(there, position, part)
     has = form_of_rows(spark, place, position)
     if marks and part.cut is None and (cut := last_truncate(part.forms)) is not None:
@@ -97,7 +99,7 @@ def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms
     if last is not None:
         newest = found[last.schema_id]
     elif has is not None:
-        newest = forms([has.schema_id]).get(has.schema_id)
+        newest = forms([has.schema_id]).get(has.schema_id) or described
     if newest is None:
         # The log has nothing that could be folded.
         return Plan(there, position, part)
@@ -109,11 +111,41 @@ def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms
     later = [found[each.schema_id] for each in mine]
     if has is not None and position.is_former and not part.cut:
         later = with_form_of_rows(has, position, mine, later, forms)
+    later = later or [newest]
+    if described is not None and has_other_labels(later[-1].schema, described.schema):
+        later = [*later, described]
     is_same = marks and has is not None and not is_other(has, newest.schema)
-    path = Path(has if is_same or not part.cut else None, later or [newest])
+    path = Path(has if is_same or not part.cut else None, later)
     removed = None if is_same else part.cut
     topic = {TOPIC_ID: min(topic_ids)} if topic_ids else {}
     return Plan(there, position, part, path, topic, whole, removed, properties)
+
+
+def newly_labelled(spark: SparkSession, place: Place, position: Position) -> Form | None:
+    """Return the newest description of a table if it has other labels of enums than the form of the table's rows.
+
+    PostgreSQL sends no change of a row when a label is renamed.
+    """
+    if place.described is None or position.form in {NO_FORM, digest(place.described.schema)}:
+        return None
+    has = form_of_rows(spark, place, position)
+    return place.described if has is not None and has_other_labels(has, place.described.schema) else None
+
+
+def has_other_labels(before: TableSchema, after: TableSchema) -> bool:
+    """Return whether two forms of a table differ in the words of labels, and in nothing else that rows have.
+
+    Raises:
+        IncompatibleSchemaError: labels exchanged their words.
+    """
+    if is_other(before, after) or unlabelled(before) != unlabelled(after):
+        return False
+    return any(isinstance(step, Relabel) and step.words for step in plan(before, numbered(before, after)))
+
+
+def unlabelled(schema: TableSchema) -> tuple[object, ...]:
+    """What a form says of its rows, without the labels of enums."""
+    return schema.key, [replace(column, labels=(), default_lost=False) for column in schema.columns]
 
 
 def begins_anew(has: TableSchema | None, forms: Sequence[TableSchema], *, is_new: bool) -> bool:
@@ -223,14 +255,14 @@ def log_begins(spark: SparkSession, log: str, table: str, topic: str, has: Knows
     """Return the LSN up to which the log lacks rows of the topic. 0: the log has all rows.
 
     Raises:
-        SinkError: the topic lost records that the log has not read, and the table was not read again since.
+        LacksChangesError: the topic lost records that the log has not read, and the table was not read again since.
     """
     deleted = has.deleted.get(topic, 0)
     if topic not in has.gaps:
         return deleted
     begins = truncate_after_gap(spark, log, topic)
     if begins is None:
-        raise SinkError(
+        raise LacksChangesError(
             f"{table}: {has.gaps[topic]}, so the log lacks changes of the table.",
             hint=begin_again(table),
         )

@@ -6,16 +6,18 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
+from cdcd.core.pasted import begin_again
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base.changes import fold_changes
 from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.fold import fold
 from cdcd.mirror.base.formats import BaseFormat
-from cdcd.mirror.base.part import Forms, Place
+from cdcd.mirror.base.part import Forms, LacksChangesError, Place
 from cdcd.mirror.base.plan import exists, log_begins
 from cdcd.mirror.base.shared import SharedRows
 from cdcd.mirror.base.states import fold_states, states_name
 from cdcd.mirror.log.job import Appended
+from cdcd.mirror.log.positions import DELETED
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.stream.consistency import set_aside_error
@@ -91,11 +93,15 @@ class TopicFolds:
             ends: by partition, an offset below which the log has all records of the topic, and none after the bound.
 
         Raises:
-            SinkError: the topic stopped in the log, or lost records that the log has not read.
+            LacksChangesError: the topic lost records that the log has not read.
+            CdcdError: the topic was deleted.
         """
-        if topic in self.log.stopped:
-            raise self.log.stopped[topic]
         table, schema = self._forms.table(topic) or topic, self._forms.newest(topic).schema
+        stopped = self.log.stopped.get(topic)
+        if stopped is not None and self.log.gaps.get(topic) == DELETED:
+            raise stopped
+        if stopped is not None:
+            raise LacksChangesError(stopped.message, hint=f"{stopped.hint}. {begin_again(table)}")
         name, log = self._lake.target.name_of(schema, kind_of(schema)), self._lake.log.name
         return Place(
             table,
@@ -110,6 +116,7 @@ class TopicFolds:
             layout=self._settings.layout_of(table),
             is_compacted=bool(schema.key) and "compact" in self.policies.get(topic, ""),
             shared=self._shared,
+            described=self._forms.newest(topic),
         )
 
     def where(self, topic: str) -> Place | None:

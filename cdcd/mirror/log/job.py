@@ -121,6 +121,8 @@ class LogJob:
         self._ends: Ends = {}
         self._compared_at = 0.0
         self._comparison = threading.Condition()
+        self._is_outdated = threading.Event()
+        """Set if a topic that stopped may go on. The query ends then, because its topics were chosen before."""
         self.stopped: dict[str, CdcdError] = {}
         self.appended = Appended()
 
@@ -136,6 +138,12 @@ class LogJob:
 
         with self._comparison:
             return self.appended if self._comparison.wait_for(found, limit_s) else None
+
+    def let_go_on(self, topic: str) -> None:
+        """Read the topic again, whose row `stopped` is deleted. A query that runs is followed by one with the topic."""
+        with self._comparison:
+            self.stopped.pop(topic, None)
+            self._is_outdated.set()
 
     def run(self, *, once: bool, stop: threading.Event) -> None:
         """Append the records that the topics hold now (`once`), or all records that arrive until `stop` is set.
@@ -165,6 +173,7 @@ class LogJob:
         """Run a query over the topics that are there now. False: the set of topics changed, another query follows."""
         place, settings = self._place, self._settings
         self._described = None
+        self._is_outdated.clear()
         has = positions.read(self._spark, place.name)
         self._upkeep.deleted, self._gaps, self._began = has.deleted, has.gaps, has.began
         self.stopped = {topic: error for topic, error in self.stopped.items() if topic in has.stopped}
@@ -325,6 +334,8 @@ class LogJob:
             ended = bool(query.awaitTermination(_POLL_S))
             if stop.is_set():
                 return False
+            if self._is_outdated.is_set():
+                return True
             read = batches.after(query, told)
             for each in read:
                 told = each["batchId"]

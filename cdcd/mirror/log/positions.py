@@ -1,7 +1,7 @@
 """What the log says of its own topics: how far it has each of them, which stopped, and which the query has now.
 
 The log itself is the truth. Spark's checkpoint saves the reading of it, and may be lost: a query without a checkpoint
-starts at the offsets after the last ones of the log. Six kinds of rows are the log's own, and no record. They have no
+starts at the offsets after the last ones of the log. Seven kinds of rows are the log's own, and no record. They have no
 day:
 
 - `started`, with the mirror's name, the mark of the log's version, and the topics with their ids and offsets in
@@ -12,6 +12,8 @@ day:
 - `began`, with a topic and its id, if Kafka had removed records of it before the log began to read it, as when the log
   was dropped and made again. `value` has the offsets of that time. It stays, because a table may lack these records.
 - `gap`, written together with `stopped`. It stays, because a table that is folded from the log lacks the lost records.
+- `read`, with a topic and an LSN in `lsn`, after Spark has read the topic's table from the database at this LSN. The
+  table lacks no record that the topic lost before.
 - `table_stopped`, with the topic of a table that cannot be folded, since when, the reason, and the hint in `value`. The
   row is deleted when the table goes on.
 - `positions`, which sums up the records that were in the log at one moment. `off` is the number of the row. A later
@@ -43,6 +45,9 @@ OVERLAP: Final = timedelta(hours=1)
 """How far the clock of a driver may be behind the clock of the one before it. Records that a row `positions` sums up
 are read again for this time."""
 
+DELETED: Final = "the topic was deleted"
+"""Why a topic stops that does not exist any more."""
+
 Ends = Mapping[str, Mapping[int, int]]
 """By topic and partition, the offset after the last record."""
 
@@ -54,7 +59,8 @@ class Summary:
     Attributes:
         number: of the row; 0: there is none.
         until: greatest `appended` of the records; None: there was no record.
-        deleted: by topic, the greatest LSN of a record that retention deleted.
+        deleted: by topic, the greatest LSN of a record that retention deleted, or that the topic had lost before its
+            table was read again.
         sorted_day: the last day that compaction has sorted as a whole.
         listed_at: when files of no version were last looked for.
     """
@@ -135,7 +141,7 @@ def read(spark: SparkSession, name: str, version: str = "") -> Positions:
     log = at_version(spark, name, version)
     own = (
         log.filter("day IS NULL")
-        .select("kind", "topic", "topic_id", "off", "tbl", "ts", "reason", "value")
+        .select("kind", "topic", "topic_id", "off", "lsn", "tbl", "ts", "appended", "reason", "value")
         .collect()
     )
     started = max((row for row in own if row["kind"] == "started"), key=lambda row: row["off"], default=None)
@@ -177,7 +183,7 @@ def read(spark: SparkSession, name: str, version: str = "") -> Positions:
     summary = Summary(
         0 if saved is None else saved["off"],
         max(times, default=None),
-        said.get("deleted", {}),
+        _lacking(own, said.get("deleted", {})),
         None if sorted_day is None else date.fromisoformat(sorted_day),
         _time(said.get("listed_at")),
     )
@@ -196,16 +202,39 @@ def read(spark: SparkSession, name: str, version: str = "") -> Positions:
         has_new,
         None if saved is None else saved["ts"].astimezone(UTC),
         {row["topic"]: _table_stop(row) for row in own if row["kind"] == "table_stopped"},
-        {row["topic"]: row["reason"] for row in own if row["kind"] == "gap"},
+        _gaps(own),
         _began(own),
         "ends" in set_,
     )
 
 
+def _gaps(own: Sequence[Row]) -> dict[str, str]:
+    """By topic, why the last row `gap` was written, unless the topic's table was read again since."""
+    read = {row["topic"]: row["appended"] for row in _in_time(own, "read")}
+    gaps = {row["topic"]: row for row in _in_time(own, "gap")}
+    return {
+        topic: row["reason"]
+        for topic, row in gaps.items()
+        if topic not in read or read[topic] < row["appended"]
+    }
+
+
+def _lacking(own: Sequence[Row], deleted: Mapping[str, int]) -> dict[str, int]:
+    """By topic, the greatest LSN of a record that the log may lack."""
+    found = {**deleted}
+    for row in _in_time(own, "read"):
+        found[row["topic"]] = max(found.get(row["topic"], 0), row["lsn"])
+    return found
+
+
+def _in_time(own: Sequence[Row], kind: str) -> list[Row]:
+    return sorted([row for row in own if row["kind"] == kind], key=lambda row: row["appended"])
+
+
 def _began(own: Sequence[Row]) -> dict[str, Began]:
     """By topic, the newest row `began`."""
     found = {}
-    for row in sorted([row for row in own if row["kind"] == "began"], key=lambda row: row["ts"]):
+    for row in _in_time(own, "began"):
         said = json.loads(bytes(row["value"]))
         first, ends = [
             {int(part): offset for part, offset in said[name].items()} for name in ("first", "ends")
@@ -243,7 +272,7 @@ def lost(has: Positions, found: Mapping[str, TopicStart]) -> dict[str, str]:
             continue
         start = found.get(topic)
         if start is None:
-            reasons[topic] = "the topic was deleted"
+            reasons[topic] = DELETED
         elif start.topic_id != topic_id:
             reasons[topic] = "the topic was deleted, and made again under its name"
         else:
@@ -369,6 +398,18 @@ def note_stopped(
         for kind in ("stopped", "gap")
     ]
     _append(spark, place, stops)
+
+
+def note_read(spark: SparkSession, place: LogPlace, topic: str, lsn: int) -> None:
+    """Note that the table of a topic was read from the database at `lsn`. The log then reads a stopped topic again.
+
+    A topic that has lost no record is left as it is.
+    """
+    mine = spark.table(place.name).filter((sf.col("topic") == topic) & sf.col("day").isNull())
+    if mine.filter("kind = 'gap'").isEmpty():
+        return
+    _append(spark, place, [{"kind": "read", "topic": topic, "lsn": lsn}])
+    spark.sql(let_go_on(place.name, topic))
 
 
 def note_tables(spark: SparkSession, place: LogPlace, changes: Mapping[str, Stop | None]) -> None:

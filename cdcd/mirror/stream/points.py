@@ -67,6 +67,18 @@ class Points:
         assert found is not None, "an aggregate has one row"
         return due_tag(commit_lsn, found["since"] or 0, found["tagged_us"], now, self._tag_interval_s)
 
+    def is_newest(self, without: Sequence[str], versions: Mapping[str, int]) -> bool:
+        """True if the newest point has these tables in `without` and these versions, so a further one says nothing."""
+        name = self._target.own_name(CONTROL)
+        if not self._target.has(self._spark, name):
+            return False
+        points = self._spark.table(name)
+        if "versions" not in points.columns:
+            # A former version listed the point.
+            return False
+        newest = points.orderBy(sf.desc("commit_lsn")).select("without", "versions").head()
+        return newest is not None and (newest["without"], newest["versions"]) == ([*without], {**versions})
+
     def list_(self, point: Point, batch_id: int, without: Sequence[str], versions: Mapping[str, int]) -> None:
         """List a point, whose tables are all there."""
         tag = None if point.tag is None else point.tag.name

@@ -97,8 +97,10 @@ class Reading:
         version: int | None = point["versions"].get(self._format.bare_name(name))
         if version is not None:
             return version
-        table = self._known.look(spark, name)
-        if table is not None and table.schema.table in point["without"]:
+        # A table that is folded from a log has no state of its own.
+        is_folded = self._format.exists(spark, name) and SCHEMA not in self._format.properties(spark, name)
+        table = None if is_folded else self._known.look(spark, name)
+        if is_folded or (table is not None and table.schema.table in point["without"]):
             raise PositionError(
                 f"{name} is not as of LSN {Lsn(commit_lsn)}: the table was stopped then, or was read again later.",
                 hint="Choose an LSN whose row in cdcd.consistent does not have the table in `without`.",

@@ -12,7 +12,7 @@ import pytest
 
 from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
 from cdcd.core.records.gaps import Aside
-from cdcd.mirror.base import job, plan, topic_folds
+from cdcd.mirror.base import job, listing, plan, topic_folds
 from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.due import LOOK_S, Known, LogChanges, at_most, first_waiting, is_due, pause_s
 from cdcd.mirror.base.formats import IcebergBase
@@ -50,6 +50,7 @@ class Forms:
 
     def __init__(self, keyless: str) -> None:
         self._keyless = keyless
+        self.ids: dict[str, str] = {}
         self.aside: dict[int, Aside] = {}
         self.returned: dict[int, Aside] = {}
 
@@ -58,7 +59,12 @@ class Forms:
 
     def newest(self, topic: str) -> Any:
         return SimpleNamespace(
-            schema=SimpleNamespace(key=() if topic == self._keyless else ("id",), name=topic, oid=len(topic))
+            schema=SimpleNamespace(
+                key=() if topic == self._keyless else ("id",),
+                name=topic,
+                oid=len(topic),
+                schema_id=self.ids.get(topic, "1"),
+            )
         )
 
     def oid(self, topic: str) -> int:
@@ -123,6 +129,19 @@ def base(facts: list[Any], monkeypatch: pytest.MonkeyPatch) -> BaseJob:
 def let_have(base: BaseJob, **has: Any) -> None:
     """The log has this in the next round."""
     base._tables.log = Appended(**has)
+
+
+class Listing:
+    """Stands for the table of points."""
+
+    def __init__(self, listed: list[Any]) -> None:
+        self.listed = listed
+
+    def is_newest(self, *newest: Any) -> bool:
+        return bool(self.listed) and self.listed[-1][2:] == newest
+
+    def list_(self, *given: Any) -> None:
+        self.listed.append(given)
 
 
 class JavaError(Exception):
@@ -340,6 +359,41 @@ def test_a_topic_that_stopped_in_the_log_stops_its_table(base: BaseJob, facts: l
     assert "deleted" in base.stopped["public.t"].message
 
 
+def test_a_table_whose_topic_lost_records_is_read_again_and_the_log_goes_on_with_the_topic(
+    base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    reason = "partition 0 begins at offset 5, and the log has it up to 1"
+    let_have(base, gaps={"t": reason}, stopped={"t": SinkError(f"m.t: {reason}", hint="Run this")})
+    reasons: list[tuple[str, str]] = []
+    going_on: list[str] = []
+    monkeypatch.setattr(base, "_read_again", lambda *given: reasons.append(given))
+    monkeypatch.setattr(base._log, "let_go_on", going_on.append)
+    base._fold("t", 7)
+    assert "public.t" in base.stopped
+    # WHEN tables are read again that cannot follow
+    monkeypatch.setattr(base, "_settings", replace(base._settings, reload=True))
+    assert base._fold("t", 7) is None
+    assert base._read("t", 7) is None
+    # THEN the table goes on with the round in which the log has the topic again
+    assert (reasons, going_on) == ([("public.t", f"m.t: {reason}")], ["t"])
+    assert (base.stopped, base._retried) == ({}, {"t"})
+    assert facts[-1] == TableResumed("public.t")
+    # AND a topic that is not there any more is not read
+    let_have(base, gaps={"t": positions.DELETED}, stopped={"t": SinkError("m.t: deleted", hint="Run it")})
+    base._fold("t", 7)
+    assert base._unread == {}
+    assert base.stopped["public.t"].message == "m.t: deleted"
+
+
+def test_a_table_is_looked_at_when_it_is_described_anew(base: BaseJob, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(topic_folds, "fold", lambda *_: Folded(7))
+    base._fold("t", 7)
+    forms: Any = base._forms
+    assert base._chosen(["t"], {"t": LogChanges()}, time.monotonic(), Appended()) == []
+    forms.ids["t"] = "2"
+    assert base._chosen(["t"], {"t": LogChanges()}, time.monotonic(), Appended()) == ["t"]
+
+
 def test_a_table_that_lacks_lost_records_stops_until_it_is_read_again(
     base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
@@ -477,13 +531,14 @@ def test_a_point_lists_the_versions_at_its_bound_and_names_tables_that_have_none
         base._fold(topic, 7)
     facts.clear()
     listed: list[Any] = []
-    points: Any = SimpleNamespace(list_=lambda *given: listed.append(given))
-    monkeypatch.setattr(base, "_points", points)
-    point = Point(7, datetime.now(UTC), None)
+    points, point = Listing(listed), Point(7, datetime.now(UTC), None)
+    monkeypatch.setattr(base._point, "_points", points)
+    monkeypatch.setattr(base._point, "_point", point)
+    tables = [f"public.{topic}" for topic in (*done, "events")]
     for _ in range(2):
-        base._list(point, [*done, "events"])
-    # Another driver has folded `u` beyond the bound, and `events` has stopped.
-    assert listed == [(point, 0, ["public.events", "public.u"], {"t": 3, "v": 12})] * 2
+        base._point.list_(0, tables)
+    # Another driver has folded `u` beyond the bound, and `events` has stopped. Nothing new is listed once.
+    assert listed == [(point, 0, ["public.events", "public.u"], {"t": 3, "v": 12})]
     assert facts == [SetChanged(7, ("public.events", "public.u"))]
 
 
@@ -495,16 +550,16 @@ def test_a_version_that_cannot_get_the_tag_of_a_point_is_left_out_of_the_point(
     for topic in done:
         base._fold(topic, 7)
     listed: list[Any] = []
-    points: Any = SimpleNamespace(list_=lambda *given: listed.append(given))
-    monkeypatch.setattr(base, "_points", points)
+    point = Point(7, datetime.now(UTC), Tag(7, 0))
+    monkeypatch.setattr(base._point, "_points", Listing(listed))
+    monkeypatch.setattr(base._point, "_point", point)
 
     def tag_version(_: Any, name: str, version: int, tag: Tag) -> None:
         if name == "lake.t":
             raise JavaError("Cannot set lsn-0-7 to unknown snapshot: 3")
 
-    monkeypatch.setattr(job, "tag_version", tag_version)
-    point = Point(7, datetime.now(UTC), Tag(7, 0))
-    base._list(point, [*done])
+    monkeypatch.setattr(listing, "tag_version", tag_version)
+    base._point.list_(0, ["public.t", "public.v"])
     assert listed == [(point, 0, ["public.t"], {"v": 12})]
     failed, _ = facts
     assert isinstance(failed, TableFailed)

@@ -3,9 +3,22 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from pyspark.sql import Row
+
 import cdcd.mirror.log
 from cdcd.adapters.kafka.topic_facts import TopicStart
-from cdcd.mirror.log.positions import EARLIEST, Began, Positions, begin, lost, passed, starting, was_read
+from cdcd.mirror.log.positions import (
+    EARLIEST,
+    Began,
+    Positions,
+    _gaps,
+    _lacking,
+    begin,
+    lost,
+    passed,
+    starting,
+    was_read,
+)
 
 HAS = Positions({"a": {0: 10, 1: 3}, "b": {0: 5}}, {"a": "A", "b": "B"}, {}, 1, {"a": "A", "b": "B"})
 
@@ -79,3 +92,16 @@ def test_the_log_calls_nothing_but_sparks_public_api():
         assert not re.search(
             r"py4j|_jvm|_jsparkSession|_jdf|mirror\.platform\.(java|kafka_admin)", file.read_text()
         ), file
+
+
+def own(kind: str, topic: str, at: int, **values: object) -> Row:
+    return Row(**{"kind": kind, "topic": topic, "appended": at, "reason": None, "lsn": None, **values})
+
+
+def test_a_table_that_was_read_again_lacks_nothing_that_its_topic_lost_before():
+    lost_a, read_a = own("gap", "a", 1, reason="it was made again"), own("read", "a", 2, lsn=70)
+    other = own("gap", "b", 3, reason="partition 0 begins at offset 9")
+    assert _gaps([read_a, other, lost_a]) == {"b": "partition 0 begins at offset 9"}
+    assert _lacking([read_a, other, lost_a], {"a": 50, "c": 5}) == {"a": 70, "c": 5}
+    # A topic that loses records once more lacks them.
+    assert _gaps([read_a, lost_a, own("gap", "a", 4, reason="again")]) == {"a": "again"}

@@ -41,6 +41,7 @@ def test_points_are_listed_with_the_versions_of_their_tables(spark: SparkSession
     points, control = Points(spark, target, 0), target.own_name("consistent")
     assert points.begin(7).tag == Tag(7, 0)
     assert look_up_pins(spark, target, consistent=True) is None
+    assert not points.is_newest([], {})
     points.list_(Point(7, AT, None), 1, ["public.b"], {"public.a": 2**40})
     points.list_(Point(9, AT, Tag(9, 7)), 2, [], {"public.a": 2**41, "public.b": 5})
     # A point that is made again stays as it is.
@@ -50,6 +51,10 @@ def test_points_are_listed_with_the_versions_of_their_tables(spark: SparkSession
         ("0/7", 1, ["public.b"], {"public.a": 2**40}, None),
         ("0/9", 2, [], {"public.a": 2**41, "public.b": 5}, "lsn-0-9"),
     ]
+    # The newest point is known, whatever its LSN is.
+    assert points.is_newest([], {"public.b": 5, "public.a": 2**41})
+    assert not points.is_newest(["public.b"], {"public.a": 2**40})
+    assert not points.is_newest(["public.b"], {"public.b": 5, "public.a": 2**41})
     # THEN each table keeps what it was at the oldest point that has it
     pins = look_up_pins(spark, target, consistent=True)
     assert pins == Pins(7, AT_US, {"public.a": 2**40, "public.b": 5})
@@ -73,6 +78,7 @@ def test_points_of_former_versions_keep_no_version(spark: SparkSession, target: 
     listed.createOrReplaceTempView(control)
     assert look_up_pins(spark, target, consistent=True) == Pins(7, AT_US)
     assert listed_point(spark, control, 7) is None
+    assert not Points(spark, cast("Any", target), 0).is_newest(["public.b"], {})
     assert Points(spark, cast("Any", target), 10**9).begin(9).tag == Tag(9, 7)
 
 
