@@ -281,13 +281,8 @@ def target_of(config: "MirrorConfig") -> "Target":
 
     place = config.target
     properties = _table_properties(config)
-    driver_writes = config.batches.driver_writes
     if place.format == "iceberg":
-        return IcebergTarget(place.catalog, place.namespace, properties, driver_writes=driver_writes)
+        return IcebergTarget(place.catalog, place.namespace, properties)
     if place.location is not None:
-        return DeltaTarget(
-            place.location, namespace=place.namespace, properties=properties, driver_writes=driver_writes
-        )
-    return DeltaTarget(
-        catalog=place.catalog, namespace=place.namespace, properties=properties, driver_writes=driver_writes
-    )
+        return DeltaTarget(place.location, namespace=place.namespace, properties=properties)
+    return DeltaTarget(catalog=place.catalog, namespace=place.namespace, properties=properties)

@@ -282,14 +282,6 @@ class BatchesConfig(Section):
         "costs less CPU for each record, and takes more memory.",
     )
     threads: int = Field(2, ge=1, le=64, description="Number of tables that are processed at the same time.")
-    driver_writes: bool = Field(
-        True,
-        description="With change_log: none, whether the driver may read and write the files of small tables by itself, "
-        "which costs less CPU "
-        "than a MERGE. false: Spark reads and writes all files, with all of its settings. Spark also does for "
-        "tables with properties that only its writer observes, and if a setting of Parquet, such as encryption, is "
-        "there.",
-    )
     consistent: bool = Field(
         False,
         description="Whether all tables move together from one commit LSN to the next, so that joins are consistent.",
@@ -302,6 +294,15 @@ class BatchesConfig(Section):
         "(lsn-0-16B3748) to the next, in seconds. 0: each common LSN. null: none. A tag is one more commit of "
         "metadata in each table, also in tables without changes.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_former_keys(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "driver_writes" in data:
+            raise ValueError(
+                "driver_writes has no effect any more, because Spark writes all files of a mirror. Remove the key"
+            )
+        return data
 
 
 class MaintenanceConfig(Section):

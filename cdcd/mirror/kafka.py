@@ -82,25 +82,12 @@ class KafkaSource:
         Many records of few partitions are read by several tasks for each.
         """
         tasks_ = {} if is_connect(spark) else _tasks(spark, start, end)
-        return self._load(spark, {topic: (start, end)}, tasks_)
-
-    def read_all(self, spark: SparkSession, places: Mapping[str, tuple[Offsets, Offsets]]) -> DataFrame:
-        """The same of several topics, each from offset to offset."""
-        return self._load(spark, places, {})
-
-    def _load(
-        self, spark: SparkSession, places: Mapping[str, tuple[Offsets, Offsets]], tasks_: Mapping[str, str]
-    ) -> DataFrame:
-        assigned = {topic: sorted(end) for topic, (_, end) in places.items()}
-        starts = {
-            topic: {str(p): start.get(p, EARLIEST) for p in sorted(end)}
-            for topic, (start, end) in places.items()
-        }
-        ends = {topic: {str(p): end[p] for p in sorted(end)} for topic, (_, end) in places.items()}
+        starts = {topic: {str(p): start.get(p, EARLIEST) for p in sorted(end)}}
+        ends = {topic: {str(p): end[p] for p in sorted(end)}}
         return (
             spark.read.format("kafka")
             .options(**self.options(), **tasks_)
-            .option("assign", json.dumps(assigned))
+            .option("assign", json.dumps({topic: sorted(end)}))
             .option("startingOffsets", json.dumps(starts))
             .option("endingOffsets", json.dumps(ends))
             .load()

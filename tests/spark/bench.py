@@ -289,7 +289,6 @@ class _Clock:
         places: list[tuple[Any, str, str]] = [
             (table, "grouped", "read and parse"),
             (applying, "_reduce", "reduce"),
-            (applying.Applying, "_replaced", "replace by the driver"),
             (applying.Applying, "_commit", "have Spark write"),
             (table_format.TableFormat, "append", "append"),
         ]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.mirror.jars import DELTA, ICEBERG
-from cdcd.mirror.targets import batch_arrow
+from cdcd.mirror.targets import delta
 from cdcd.mirror.targets.delta import DeltaTarget
 from cdcd.mirror.targets.iceberg import IcebergTarget
 from cdcd.mirror.targets.lakehouse import Lakehouse
@@ -34,26 +34,13 @@ def table_format(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["driver", "Spark"])
-def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The test runs once with small tables that the driver writes, and once with MERGE for all of them.
-
-    Returns:
-        Who writes: `driver` or `Spark`.
-    """
-    if request.param == "Spark":
-        monkeypatch.setattr(batch_arrow, "limits", lambda *_: None)
-    return str(request.param)
-
-
 @pytest.fixture
 def all_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every table that has rows counts as large beside each batch. So a MERGE changes the table, and marks rows in
     Delta.
     """
-    monkeypatch.setattr(batch_arrow, "_REWRITTEN_BYTES", 0)
-    monkeypatch.setattr(batch_arrow, "_REWRITTEN_BYTES_A_KEY", 0)
-    monkeypatch.setattr(batch_arrow, "_BYTES_A_KEY", 0)
+    monkeypatch.setattr(delta, "_REWRITTEN_BYTES", 0)
+    monkeypatch.setattr(delta, "_REWRITTEN_BYTES_A_KEY", 0)
 
 
 @pytest.fixture

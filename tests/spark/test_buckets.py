@@ -112,7 +112,7 @@ def test_a_value_that_stayed_at_an_old_key_is_looked_for_in_its_bucket(
 def test_a_large_table_without_buckets_shuffles_only_rows_of_the_batchs_hashes(
     spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(applying, "BYTES_MAX", 0)
+    monkeypatch.setattr(applying, "SMALL_BYTES", 0)
     target, name = filled(spark, make_target, ROWS, 1)
     with counted(spark, "") as counts:
         target.apply(name, frame(spark, [update(7, 100, -7)], KEYED))

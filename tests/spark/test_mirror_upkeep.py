@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.stream.upkeep import POOL
-from cdcd.mirror.targets.applying import Applying
 from cdcd.mirror.targets.pinned import Pinned
 from cdcd.mirror.targets.target import Maintained, Maintenance
 from cdcd.mirror.watching.progress import BatchDone, Fact, TableFailed, TableMaintained, first_lines
@@ -122,10 +121,8 @@ def test_tables_get_their_changes_while_another_one_is_maintained(
 
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_mirror_that_is_stopped_ends_its_maintenance_and_goes_on_where_it_was(
-    source: Source, spark: SparkSession, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+    source: Source, spark: SparkSession, tmp_path: Path, table_format: str
 ) -> None:
-    # Spark writes a file for each batch. The driver would leave one file, and nothing to maintain.
-    monkeypatch.setattr(Applying, "_replace", lambda *_: None)
     job = Job(spark, source, tmp_path, table_format)
     mirror = job.without_log(maintenance=OFTEN)
     stop = threading.Event()

@@ -13,20 +13,14 @@ from pyspark.sql.types import LongType, StringType, VariantType
 
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema
-from cdcd.mirror.targets import applying
 from cdcd.mirror.targets.delta import DeltaTarget
-from cdcd.mirror.targets.few import Raw, reduce_few
 from cdcd.mirror.targets.iceberg import IcebergTarget
 from cdcd.mirror.targets.lakehouse import Lakehouse
-from cdcd.mirror.targets.state import Reach
-from cdcd.mirror.targets.target import Kind, Maintenance, New
+from cdcd.mirror.targets.target import Kind, Maintenance
 from tests.spark.jobs import Job
 from tests.spark.source_model import frame
 from tests.spark.stage import Source, Stage
 from tests.spark.test_target_tables import FORM, change, start
-from tests.unit.mirror.targets.test_few import PLAIN, raw
-from tests.unit.mirror.targets.test_few_in_spark import FORM as FEW
-from tests.unit.mirror.targets.test_few_in_spark import PLAIN_VALUES
 
 COLUMNS = (
     "id", "small", "price", "ratio", "sure", "day", "at", "local_at", "note", "raw", "words", "place"
@@ -164,38 +158,6 @@ def test_another_reader_follows_changed_columns_but_delta_rs_no_column_that_grew
     else:
         with pytest.raises(Exception, match=r"features required:.*TypeWidening"):
             read(folder)
-
-
-def test_another_reader_reads_what_the_driver_wrote(
-    spark: SparkSession, place: tuple[Lakehouse, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target, items = place
-    folder = items.parent / items.name.replace("items", "item")
-    name, new = target.name_of(FEW.schema, Kind.MIRROR), New(FEW.schema, Kind.MIRROR)
-
-    def apply(until: int, *records: Raw) -> None:
-        few = reduce_few(records, FEW, target.reached(spark, name), None)
-        assert few is not None
-        target.apply_few(spark, name, few, FEW, new=new, reach=Reach({0: until}))
-
-    monkeypatch.setattr(applying, "frame", None)
-    values = [(column, value) for column, several in PLAIN_VALUES.items() for value in several]
-    apply(
-        99,
-        *[raw("c", lsn, PLAIN | {"id": lsn, column: value}) for lsn, (column, value) in enumerate(values, 1)],
-    )
-    apply(200, raw("u", 150, PLAIN | {"id": 1, "note": "new"}), raw("d", 151, PLAIN | {"id": 2}))
-
-    def found(table: pa.Table) -> list[dict[str, Any]]:
-        table = table.select([column.name for column in FEW.schema.columns])
-        # Python has no infinite days.
-        numbers = {"day": pa.int32(), "days": pa.list_(pa.int32())}
-        columns = [table[name].cast(numbers.get(name, table[name].type)) for name in table.column_names]
-        plain: list[dict[str, Any]] = pa.table(columns, table.column_names).to_pylist()
-        return sorted(plain, key=lambda row: row["id"])
-
-    assert len(found(spark.table(name).toArrow())) == len(values) - 1
-    assert found(READERS[target.format](folder)) == found(spark.table(name).toArrow())
 
 
 def test_delta_rs_reads_variants_and_pyiceberg_refuses_a_table_that_has_them(

@@ -25,7 +25,6 @@ def roll_back(spark: SparkSession, target: Lakehouse, name: str, version: int | 
 
 
 @KINDS
-@pytest.mark.usefixtures("both_ways")
 def test_a_table_that_was_rolled_back_gets_the_later_changes_again(
     spark: SparkSession, make_target: MakeTarget, kind: Kind
 ):

@@ -10,7 +10,6 @@ from cdcd.mirror.targets.applying import Applying
 from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.targets.layout import DELETED, Deletes, Layout
 from cdcd.mirror.targets.partitions import Field
-from cdcd.mirror.targets.small_files import Small
 from cdcd.mirror.targets.target import Kind
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import FORM, Source, frame
@@ -35,7 +34,6 @@ BY = (Field("n"), Field("title", "truncate", 1), Field("body", "bucket", 3))
 """Values that change, that are not there, and that the source does not always send."""
 
 
-@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize(("seed", "wanders"), [(2, False), (4, True)])
 def test_the_table_equals_the_source_whatever_the_batches_are_and_however_often_they_come(
     spark: SparkSession, make_target: MakeTarget, seed: int, *, wanders: bool
@@ -92,7 +90,6 @@ def equals_the_source(
     )
 
 
-@pytest.mark.usefixtures("both_ways")
 def test_a_commit_that_failed_leaves_nothing_of_the_batch(
     spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
 ):
@@ -112,8 +109,6 @@ def test_a_commit_that_failed_leaves_nothing_of_the_batch(
 
     with monkeypatch.context() as patch:
         patch.setattr(Applying, "merge", die)
-        for each in Small.__subclasses__():
-            patch.setattr(each, "put", die)
         patch.setattr(type(target._format), "append", die)
         with pytest.raises(KeyboardInterrupt):
             deliver(spark, source, target, last, 1)

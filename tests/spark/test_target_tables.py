@@ -38,8 +38,6 @@ from cdcd.mirror.targets.upgrading import upgrade
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import EPOCH, frame
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
 ID = ColumnSchema("id", 1, "bigint", 20, -1, LongType())
 N = ColumnSchema("n", 2, "integer", 23, -1, IntegerType())
 NOTE = ColumnSchema("note", 3, "text", 25, -1, StringType())

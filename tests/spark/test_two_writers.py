@@ -11,7 +11,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import FencedError
-from cdcd.mirror.jars import DELTA
 from cdcd.mirror.targets.delta import LOOKED_AT, DeltaTarget
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, after, plan
 from cdcd.mirror.targets.lakehouse import Lakehouse
@@ -62,7 +61,7 @@ def test_two_processes_that_begin_a_table_together_do_not_both_fill_it(
 
 
 def test_two_processes_that_fill_a_table_at_the_same_moment_leave_each_row_once(
-    spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch, both_ways: str
+    spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
 ):
     one, other = make_target(), make_target()
     name = start(spark, one)
@@ -80,17 +79,14 @@ def test_two_processes_that_fill_a_table_at_the_same_moment_leave_each_row_once(
     monkeypatch.setattr(one._applying._format, "carrying", late)
     with pytest.raises(FencedError):
         one.apply(name, frame(spark, first, FORM))
-    # THEN the rows of the table and its position belong to the same commit. In Delta, the driver's commit fails, so the
-    # table keeps the commit of the other process. In each other case, the commit of this process replaces that commit.
+    # THEN the rows of the table and its position belong to the same commit: that of this process replaces the other one
     third = make_target()
-    fails = both_ways == "driver" and third.format == DELTA
-    assert rows(spark, name, "id") == ([(1,), (2,)] if fails else [(1,)])
-    assert third.reached(spark, name).commit_lsn == (20 if fails else 10)
+    assert rows(spark, name, "id") == [(1,)]
+    assert third.reached(spark, name).commit_lsn == 10
     third.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
     assert rows(spark, name, "id") == [(1,), (2,)]
 
 
-@pytest.mark.usefixtures("both_ways")
 def test_a_process_whose_commit_another_one_lies_under_ends_as_well(
     spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
 ):

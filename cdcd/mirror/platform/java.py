@@ -56,14 +56,6 @@ def read_all(stream: Any) -> bytes:
         stream.close()
 
 
-def write_all(stream: Any, data: bytes) -> None:
-    """Write to an OutputStream of Java, and close it."""
-    try:
-        stream.write(data)
-    finally:
-        stream.close()
-
-
 def elements(collection: Any) -> list[Any]:
     """The elements of a collection of Java."""
     array_ = collection.toArray()

@@ -51,10 +51,6 @@ def _date_connect(days: Column) -> Column:
     return sf.date_from_unix_date(known.otherwise(days))
 
 
-def _plain_date_connect(days: int) -> int:
-    return {2146033979: _LATEST_DAY, -2147472691: _EARLIEST_DAY}.get(days, days)
-
-
 def _date_iso(text: Column) -> Column:
     known = sf.when(text == "+5877611-06-21Z", _day(_LATEST_DAY))
     known = known.when(text == "-5877611-06-22Z", _day(_EARLIEST_DAY))
@@ -87,16 +83,6 @@ def _micros(number: Column, infinite: tuple[int, int], otherwise: Column) -> Col
 def micros_of_ms(millis: Column) -> Column:
     """NULL for years after 294246, which PostgreSQL has and Spark has not: multiplication would end the batch."""
     return sf.try_multiply(millis, sf.lit(1000))
-
-
-def plain_micros_of_ms(millis: int) -> int:
-    """As `micros_of_ms`, for what `targets.few` takes: no year after 294246."""
-    return millis * 1000
-
-
-def _plain_micros_of_ns(nanos: int) -> int:
-    """Towards zero, as Spark's division of whole numbers."""
-    return nanos // 1000 if nanos >= 0 else -(-nanos // 1000)
 
 
 def _timestamp_us(micros: Column) -> Column:
@@ -161,14 +147,14 @@ _OBJECT: Final = (
 _RULES: Final = {
     "bytes_base64_url": Rule(StringType(), BinaryType(), _base64_url),
     "bytes_hex": Rule(StringType(), BinaryType(), sf.unhex),
-    "date_connect": Rule(IntegerType(), DateType(), _date_connect, plain=_plain_date_connect),
+    "date_connect": Rule(IntegerType(), DateType(), _date_connect),
     "date_iso": Rule(StringType(), DateType(), _date_iso),
     "time_iso": Rule(StringType(), LongType(), _time_iso),
-    "time_ns": Rule(LongType(), LongType(), lambda nanos: _whole(nanos, 1000), plain=_plain_micros_of_ns),
-    "timestamp_connect": Rule(LongType(), TimestampNTZType(), _timestamp_connect, plain=plain_micros_of_ms),
+    "time_ns": Rule(LongType(), LongType(), lambda nanos: _whole(nanos, 1000)),
+    "timestamp_connect": Rule(LongType(), TimestampNTZType(), _timestamp_connect),
     "timestamp_iso": Rule(StringType(), TimestampNTZType(), _timestamp_iso),
-    "timestamp_ns": Rule(LongType(), TimestampNTZType(), _timestamp_ns, plain=_plain_micros_of_ns),
-    "timestamp_us": Rule(LongType(), TimestampNTZType(), _timestamp_us, plain=int),
+    "timestamp_ns": Rule(LongType(), TimestampNTZType(), _timestamp_ns),
+    "timestamp_us": Rule(LongType(), TimestampNTZType(), _timestamp_us),
 }
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql.types import DataType
@@ -26,15 +25,12 @@ class Rule:
         spark: the type of the column.
         convert: from `wire` to `spark`; None where they are the same.
         nulls: values of `wire`, as text, that become NULL by rule and not by failure.
-        plain: `convert` in Python, for the values that `targets.few` takes; days of dates, and microseconds of
-            timestamps, are whole numbers. None: it is only in Spark.
     """
 
     wire: DataType
     spark: DataType
     convert: Convert | None = None
     nulls: tuple[str, ...] = ()
-    plain: Callable[[Any], Any] | None = None
 
     def value(self, wire: Column) -> Column:
         """The column's value."""

@@ -24,8 +24,6 @@ no row passes through Python. The rules for rare but legal values:
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Final
 
 from pyspark.sql import Column
@@ -52,7 +50,7 @@ from pyspark.sql.types import (
 
 from cdcd.core.errors import ConfigError
 from cdcd.core.records.schemas import TableForm, is_default_lost
-from cdcd.mirror.records.mode_types import INFINITE_US, micros_of_ms, mode_rule, plain_micros_of_ms
+from cdcd.mirror.records.mode_types import INFINITE_US, micros_of_ms, mode_rule
 from cdcd.mirror.records.rule import Rule, try_cast
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema, mirrored_names
 
@@ -66,9 +64,6 @@ _NOT_NUMBERS: Final = {
     "POSITIVE_INFINITY": "Infinity",
     "NEGATIVE_INFINITY": "-Infinity",
 }
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
@@ -107,21 +102,6 @@ def _time_of_ms(millis: Column) -> Column:
     return millis * 1000
 
 
-# The same in Python, for the values that `targets.few` takes.
-
-
-def _plain_decimal_text(text: str) -> str:
-    return _NOT_NUMBERS.get(text, text)
-
-
-def _plain_date(days: int) -> int:
-    return INFINITE_DATES.get(days, days)
-
-
-def _plain_timestamptz(text: str) -> int:
-    return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
-
-
 _POINT: Final = StructType([StructField("x", DoubleType()), StructField("y", DoubleType())])
 _TEXT: Final = Rule(StringType(), StringType())
 
@@ -132,15 +112,15 @@ _RULES: Final = {
     "int64": Rule(LongType(), LongType()),
     "float32": Rule(FloatType(), FloatType()),
     "float64": Rule(DoubleType(), DoubleType()),
-    "decimal": Rule(StringType(), StringType(), _decimal_text, plain=_plain_decimal_text),
+    "decimal": Rule(StringType(), StringType(), _decimal_text),
     "bytes": Rule(BinaryType(), BinaryType()),
     "bits": Rule(BinaryType(), BinaryType()),
-    "date": Rule(IntegerType(), DateType(), _date, plain=_plain_date),
+    "date": Rule(IntegerType(), DateType(), _date),
     "time": Rule(LongType(), LongType()),
-    "time_ms": Rule(LongType(), LongType(), _time_of_ms, plain=plain_micros_of_ms),
-    "timestamp": Rule(LongType(), TimestampNTZType(), _timestamp, plain=int),
-    "timestamp_ms": Rule(LongType(), TimestampNTZType(), _timestamp_of_ms, plain=plain_micros_of_ms),
-    "timestamptz": Rule(StringType(), TimestampType(), _timestamptz, plain=_plain_timestamptz),
+    "time_ms": Rule(LongType(), LongType(), _time_of_ms),
+    "timestamp": Rule(LongType(), TimestampNTZType(), _timestamp),
+    "timestamp_ms": Rule(LongType(), TimestampNTZType(), _timestamp_of_ms),
+    "timestamptz": Rule(StringType(), TimestampType(), _timestamptz),
     "point": Rule(_POINT, _POINT),
     "object": _TEXT,
     "json": _TEXT,
@@ -200,7 +180,7 @@ def _relabelled(form: str, words: Mapping[str, str]) -> Rule:
     def now(text: Column) -> Column:
         return _cases(text, text, {before: sf.lit(label) for before, label in words.items()})
 
-    return Rule(StringType(), StringType(), now, plain=lambda text: words.get(text, text))
+    return Rule(StringType(), StringType(), now)
 
 
 def _decimal(precision: int, scale: int) -> Rule:
@@ -209,7 +189,7 @@ def _decimal(precision: int, scale: int) -> Rule:
     if precision > DECIMAL_DIGITS_MAX:
         return _RULES["decimal"]
     spark = DecimalType(precision, scale)
-    return Rule(StringType(), spark, lambda text: try_cast(text, spark), ("NAN",), plain=Decimal)
+    return Rule(StringType(), spark, lambda text: try_cast(text, spark), ("NAN",))
 
 
 def _array(element: Rule) -> Rule:
@@ -239,15 +219,6 @@ class _ArrayRule(Rule):
             return sf.lit(False) if failed is None else failed
 
         return wire.isNotNull() & sf.exists(wire, element_fails)
-
-
-def element_of(rule: Rule) -> Rule:
-    """The rule of the elements of an array, which is an array in JSON too."""
-    if isinstance(rule, _ArrayRule):
-        assert rule.element is not None
-        return rule.element
-    assert isinstance(rule.wire, ArrayType)
-    return Rule(rule.wire.elementType, rule.wire.elementType)
 
 
 def names_of(form: TableForm, *, mirrored: bool) -> dict[str, str]:

@@ -28,6 +28,6 @@ def unexpected(error: Exception) -> FatalError:
     """An exception that neither cdcd nor Spark has a name for, as the failure of the table that raised it."""
     return FatalError(
         f"Unexpected {type(error).__name__}: {first_lines(error)}",
-        hint="The other tables continue, and the next start retries this table. If it fails again, set"
-        " batches.driver_writes to false, so that Spark alone reads and writes the table's files.",
+        hint="The other tables continue, and the next start retries this table. If it fails again, read the table"
+        " again: cdcd mirror mirror.yaml --snapshot <table>",
     )

@@ -359,12 +359,8 @@ class Mirror:
         tips = self._tips([topic for topic in lacking if len(ends[topic]) > 1])
         point = None if cut is None else self._points.begin(cut)
         with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="table") as pool:
-            few = None
-            if point is None and len(lacking) > 1:
-                looks = [pool.submit(self._tables.small, topic, ends[topic], tips) for topic in lacking]
-                few = self._tables.together([each for look in looks if (each := look.result()) is not None])
             work = {
-                topic: pool.submit(self._tables.advance, topic, ends[topic], batch_id, point, tips, few)
+                topic: pool.submit(self._tables.advance, topic, ends[topic], batch_id, point, tips)
                 for topic in topics
             }
             done = {topic: each.result() for topic, each in work.items()}

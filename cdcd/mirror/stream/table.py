@@ -5,7 +5,6 @@ on; Spark's own checkpoint only says how far the batch goes. So a table that was
 that was killed in the middle of a commit finds out whether it was made, and one that is new begins at the beginning.
 
 A batch is parsed in the form of the table that was current so far, and goes into the target in one pass (`_at_once`).
-One of few records is read together with those of other tables, and reduced in the driver (`few_records.py`).
 Where the target finds out that it does not fit (a record names another form, or is none), or where more must be known
 beforehand, it is parsed and kept, and looked at first; and if need be read again, form by form (`forms.py`).
 """
@@ -24,15 +23,13 @@ from cdcd.mirror.kafka import KafkaSource, Offsets
 from cdcd.mirror.platform.kafka_admin import Admin, TopicFacts
 from cdcd.mirror.records.changes import PROBLEM
 from cdcd.mirror.records.descriptions import Descriptions, Form
-from cdcd.mirror.stream.few_records import FewRecords, SmallSlice, apply_few
 from cdcd.mirror.stream.forms import SeveralForms
 from cdcd.mirror.stream.frontier import Tip, first_change
 from cdcd.mirror.stream.groups import Group, grouped, up_to
 from cdcd.mirror.stream.points import Pins
-from cdcd.mirror.stream.slices import Slice, distance, reach_of
+from cdcd.mirror.stream.slices import Slice, reach_of
 from cdcd.mirror.stream.topic_reader import TableNames, TopicReader
 from cdcd.mirror.targets.evolution import UnknownLabelError, same_labels
-from cdcd.mirror.targets.few import RECORDS_MAX
 from cdcd.mirror.targets.layout import PLAIN, Layout, check_deletes
 from cdcd.mirror.targets.pinned import Tag
 from cdcd.mirror.targets.reduction import UNFIT
@@ -137,34 +134,17 @@ class TableMirror:
         """As `behind`, but without a look at the target. True also if the target was not looked at yet."""
         return self._next is None or self.behind(ends)
 
-    def small(self, ends: Offsets, tip: Callable[[], Tip] | None = None) -> SmallSlice | None:
-        """What `advance` will read, if the table can take that from the driver (`FewRecords`). Nothing is changed."""
-        form = self._form or self._descriptions.newest(self.topic)
-        (name, kind), *others = self._names.of(form)
-        if others or self._reader.compacted or not self.behind(ends):
-            return None
-        start = self._start()
-        if distance(start, ends) > RECORDS_MAX:
-            return None
-        reach, _ = reach_of(start, ends, self._slice_max, None, tip, self._first_change)
-        new = New(form.schema, kind, self._layout)
-        is_few = distance(start, reach.until) <= RECORDS_MAX
-        takes = is_few and self._target.takes_few(self._spark, name, new)
-        return SmallSlice(self.topic, start, reach.until) if takes else None
-
     def advance(
         self,
         ends: Offsets,
         batch_id: int,
         cut: int | None = None,
         tip: Callable[[], Tip] | None = None,
-        few: FewRecords | None = None,
     ) -> Progress:
         """Bring the target to `ends`, or with `cut` to that commit LSN, of which all must lie before `ends`.
 
         Args:
             tip: how far the topic can be read by now; needed where it has several partitions and there is no `cut`.
-            few: has the records that `small` named.
 
         Raises:
             IncompatibleSchemaError: the table changed in a way that the target cannot follow.
@@ -180,7 +160,7 @@ class TableMirror:
             self._look_again()
             reach, is_last = reach_of(start, ends, size, cut, tip, self._first_change)
             at = None if cut is None or reach.bound is None else reach.bound[0]
-            step = self._step(Slice(start, reach, batch_id, at, self._origin), few)
+            step = self._step(Slice(start, reach, batch_id, at, self._origin))
             total = replace(
                 step,
                 records=total.records + step.records,
@@ -282,15 +262,13 @@ class TableMirror:
         now = replace(self._origin, topic_id=self._topic_id(self.topic) or self._origin.topic_id)
         check_origin(State(origin=self._origin), now, self.topic, self.table)
 
-    def _step(self, step: Slice, few: FewRecords | None) -> Progress:
+    def _step(self, step: Slice) -> Progress:
         start, reach, ends = step.start, step.reach, step.reach.until
         form = self._form or self._descriptions.newest(self.topic)
         names = self._names.of(form)
         if step.cut is None and len(names) == 1 and self._may_have(names[0][0], form):
             with suppress(UnfitError):
-                return self._at_once(
-                    names[0][0], New(form.schema, names[0][1], self._layout), form, step, few
-                )
+                return self._at_once(names[0][0], New(form.schema, names[0][1], self._layout), form, step)
         records = self._reader.records(start, ends)
         changes = self._reader.parse(records, form, start, ends).persist()
         states = {name: self._target.reached(self._spark, name) for name, _ in names}
@@ -357,20 +335,15 @@ class TableMirror:
         same = has.schema_id == form.schema.schema_id and same_names(has, form.schema)
         return same and same_labels(has, form.schema)
 
-    def _at_once(self, name: str, new: New, form: Form, step: Slice, few: FewRecords | None) -> Progress:
+    def _at_once(self, name: str, new: New, form: Form, step: Slice) -> Progress:
         """A batch that is as nearly all are. UnfitError: it is not, and nothing was done."""
         start, reach = step.start, step.reach
-        read = None if few is None else few.of(self.topic, start, reach.until)
-        applied = (
-            None if read is None else apply_few(self._spark, self._target, (name, new), form, step, read)
+        changes = self._reader.parse(self._reader.records(start, reach.until), form, start, reach.until)
+        known = sf.col("schema_id").eqNullSafe(sf.lit(form.schema.schema_id))
+        changes = changes.withColumn(UNFIT, sf.col(PROBLEM).isNotNull() | ~known)
+        applied = self._target.apply(
+            name, changes, batch_id=step.batch_id, new=new, origin=step.origin, reach=reach
         )
-        if applied is None:
-            changes = self._reader.parse(self._reader.records(start, reach.until), form, start, reach.until)
-            known = sf.col("schema_id").eqNullSafe(sf.lit(form.schema.schema_id))
-            changes = changes.withColumn(UNFIT, sf.col(PROBLEM).isNotNull() | ~known)
-            applied = self._target.apply(
-                name, changes, batch_id=step.batch_id, new=new, origin=step.origin, reach=reach
-            )
         self._form = form
         if applied.changes:
             self._changed_at = time.monotonic()

@@ -3,7 +3,7 @@
 A failure is a table's own where it can be. What concerns all of them is raised.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -20,7 +20,6 @@ from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.snapshot.reading import SnapshotSource
 from cdcd.mirror.stream.consistency import set_aside_error
 from cdcd.mirror.stream.failures import classified, unexpected
-from cdcd.mirror.stream.few_records import FewRecords, SmallSlice
 from cdcd.mirror.stream.forms import UnknownFormError
 from cdcd.mirror.stream.frontier import Tips
 from cdcd.mirror.stream.points import Point
@@ -169,28 +168,6 @@ class Tables:
     def followed(self) -> list[TableMirror]:
         return [table for topic, table in list(self.by_topic.items()) if topic not in self.stopped]
 
-    def small(self, topic: str, ends: Mapping[int, int], tips: Tips) -> SmallSlice | None:
-        """What a table will read, if it can take that from `together`."""
-        table = self.by_topic.get(topic)
-        if table is None:
-            table = self.by_topic[topic] = self._new_table(topic)
-        if not table.busy.acquire(blocking=False):
-            return None
-        try:
-            with self._sessions.one() as spark:
-                table.use(spark)
-                return table.small(ends, lambda: tips.of(topic))
-        except Exception:  # noqa: BLE001 - whatever a table raises is that table's own
-            # `advance` comes upon it again, and says what it is.
-            table.forget()
-            return None
-        finally:
-            table.busy.release()
-
-    def together(self, slices: Sequence[SmallSlice]) -> FewRecords:
-        """The records of these slices."""
-        return FewRecords(self._sessions, self._settings.kafka, slices)
-
     def advance(
         self,
         topic: str,
@@ -198,7 +175,6 @@ class Tables:
         batch_id: int,
         point: Point | None,
         tips: Tips,
-        few: FewRecords | None = None,
     ) -> Progress | None:
         """One table's part of a batch; None where it failed, which is then reported, or where it is maintained now."""
         table = self.by_topic.get(topic)
@@ -211,7 +187,7 @@ class Tables:
         try:
             with self._sessions.one() as spark:
                 table.use(spark)
-                return self._attempt(topic, table, ends, batch_id, point, tips, few)
+                return self._attempt(topic, table, ends, batch_id, point, tips)
         finally:
             table.busy.release()
 
@@ -223,12 +199,11 @@ class Tables:
         batch_id: int,
         point: Point | None,
         tips: Tips,
-        few: FewRecords | None,
     ) -> Progress | None:
         cut = None if point is None else point.commit_lsn
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                progress = table.advance(ends, batch_id, cut, lambda: tips.of(topic), few)
+                progress = table.advance(ends, batch_id, cut, lambda: tips.of(topic))
                 if point is not None and not progress.ahead:
                     progress = replace(progress, versions=table.pin(point.tag))
                 if topic not in self.aside and self._stops.went_on(topic):

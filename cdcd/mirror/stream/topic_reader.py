@@ -1,5 +1,7 @@
 """The changes of one topic, and the names of the tables that they go to."""
 
+from typing import Final
+
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.mirror.kafka import KafkaSource, Offsets
@@ -7,8 +9,10 @@ from cdcd.mirror.records.changes import Parser
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.tombstones import LOOK_BACK, bare_tombstones
 from cdcd.mirror.stream.slices import distance
-from cdcd.mirror.targets.small import RECORDS_MAX
 from cdcd.mirror.targets.target import Kind, Target, kind_of
+
+RECORDS_MAX: Final = 2_000
+"""Number of records up to which one task reads them. One core parses them in a tenth of a second."""
 
 
 class TableNames:

@@ -1,21 +1,15 @@
 """Brings a batch of changes into a table, in one commit that carries the position."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.mirror.records.descriptions import Form
-from cdcd.mirror.targets import batch_arrow, changelog
-from cdcd.mirror.targets.few import FewChanges, frame
-from cdcd.mirror.targets.few_arrow import brought_in
+from cdcd.mirror.targets import changelog
 from cdcd.mirror.targets.known import KnownTables, Table
-from cdcd.mirror.targets.layout import PLAIN
 from cdcd.mirror.targets.loading import overwrite
 from cdcd.mirror.targets.making import placed
 from cdcd.mirror.targets.merge import first_rows, merge
@@ -33,11 +27,12 @@ from cdcd.mirror.targets.reduction import (
     reduced,
     summary,
 )
-from cdcd.mirror.targets.small import BYTES_MAX, RECORDS_MAX, interpreted
-from cdcd.mirror.targets.small_files import FEW, LEFT_TO_SPARK, Limits
 from cdcd.mirror.targets.state import At, Origin, Place, Reach, State
 from cdcd.mirror.targets.table_format import TableFormat, as_view, having
 from cdcd.mirror.targets.target import Applied, Kind, UnfitError
+
+SMALL_BYTES: Final = 16 * 1024 * 1024
+"""Size of all files of a table up to which the table is small. One task reads them in less than a second."""
 
 _STABLE_CODE: Final = {
     # Numbers in the condition of a MERGE are kept beside the code that Spark makes of it, which is compiled again
@@ -55,15 +50,6 @@ class Asked:
     consistent_lsn: int | None
     origin: Origin | None = None
     reach: Reach | None = None
-
-    def is_small(self, state: State) -> bool:
-        """Whether few records lie between the state and the end of the reach."""
-        if self.reach is None:
-            return False
-        starts = {} if self.origin is None else dict(self.origin.first)
-        starts |= {partition: place.offset + 1 for partition, place in state.partitions.items()}
-        records = [end - starts.get(partition, 0) for partition, end in self.reach.until.items()]
-        return sum(records) <= RECORDS_MAX
 
     def after(
         self,
@@ -94,11 +80,9 @@ class Applying:
     def __init__(self, format_: TableFormat, known: KnownTables) -> None:
         self._format = format_
         self._known = known
-        self._in_memory = Lock()
 
     def apply_mirror(self, name: str, table: Table, changes: DataFrame, step: Asked) -> Applied:
-        with interpreted(changes.sparkSession, step.is_small(table.state)):
-            rows, found = _reduce(changes, table)
+        rows, found = _reduce(changes, table)
         if found.moves:
             if not table.is_there:
                 rows.unpersist()
@@ -128,65 +112,12 @@ class Applying:
                 source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), state.truncated))
             if not table.is_there:
                 self._known.make(spark, name, table, found.last)
-            applied = self._replaced(spark, name, table, source, found, state)
-            if applied is None:
-                is_small = found.changes <= RECORDS_MAX and self.is_small(spark, name, table)
-                with interpreted(spark, is_small):
-                    applied = self._commit(spark, name, table, source, found, state)
+            applied = self._commit(spark, name, table, source, found, state)
             if found.moves:
                 source.unpersist()
         finally:
             rows.unpersist()
         return applied
-
-    def _replaced(
-        self, spark: SparkSession, name: str, table: Table, source: DataFrame, found: Summary, state: State
-    ) -> Applied | None:
-        """Bring a reduced batch into a table whose files the driver replaces. None: the batch is one for Spark."""
-        limits = batch_arrow.limits(found, table.schema) if table.layout == PLAIN else None
-        if limits is None:
-            return None
-        # The driver has the values of one batch in memory at a time.
-        with self._in_memory:
-            return self._replace(
-                spark,
-                name,
-                table,
-                limits,
-                lambda had: batch_arrow.brought_in(had, source, table.schema),
-                found,
-                state,
-            )
-
-    def _replace(
-        self,
-        spark: SparkSession,
-        name: str,
-        table: Table,
-        limits: Limits,
-        brought: Callable[[pa.Table], pa.Table | None],
-        found: Summary,
-        state: State,
-    ) -> Applied | None:
-        """Have the driver replace all rows of a table. None: the table is one for Spark, and nothing was done.
-
-        Args:
-            brought: gives the rows after the batch; None: something is not plain.
-        """
-        small = self._format.small(spark, name, limits)
-        if small is None:
-            return None
-        try:
-            had = small.rows()
-            rows = None if had is None else brought(had)
-            file = None if rows is None else small.written(rows)
-        except LEFT_TO_SPARK:
-            return None
-        if file is None:
-            return None
-        with self._known.commit(spark, name, state) as stamped:
-            small.put(file, stamped)
-        return _applied(table, found, stamped)
 
     def _commit(
         self, spark: SparkSession, name: str, table: Table, source: DataFrame, found: Summary, state: State
@@ -202,25 +133,8 @@ class Applying:
                 self.merge(spark, name, table, source, found)
         return _applied(table, found, stamped)
 
-    def apply_few(
-        self, spark: SparkSession, name: str, table: Table, few: FewChanges, form: Form, step: Asked
-    ) -> Applied:
-        found = few.found
-        if not few.changes:
-            return Applied(0, 0, table.state, found.held, found.waiting)
-        assert step.reach is not None, "somebody read the topic up to somewhere"
-        state = step.after(table.state, step.reach.places(found.last, found.held), None, found)
-        if not table.is_there:
-            self._known.make(spark, name, table, found.last)
-        applied = self._replace(spark, name, table, FEW, lambda had: brought_in(had, few, form), found, state)
-        if applied is None:
-            with interpreted(spark, is_small=True):
-                merged = frame(spark, few, form).coalesce(1)
-                applied = self._commit(spark, name, table, merged, found, state)
-        return applied
-
     def is_small(self, spark: SparkSession, name: str, table: Table) -> bool:
-        return table.empty or self._format.files(spark, name).size <= BYTES_MAX
+        return table.empty or self._format.files(spark, name).size <= SMALL_BYTES
 
     def merge(
         self,
@@ -254,8 +168,7 @@ class Applying:
         spark = changes.sparkSession
         rows = changelog.rows(changes, table.schema).persist()
         try:
-            with interpreted(spark, step.is_small(table.state)):
-                found = changelog.found(rows)
+            found = changelog.found(rows)
             if found.unfit:
                 raise UnfitError
             if not found.rows:

@@ -23,11 +23,8 @@ from cdcd.mirror.platform.java import PATH, identifier, java, texts
 from cdcd.mirror.platform.sql import assigned, quoted
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.session import activate
-from cdcd.mirror.targets.batch_arrow import rewritten_bytes
-from cdcd.mirror.targets.delta_small import small_delta
 from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.targets.pinned import Pinned
-from cdcd.mirror.targets.small_files import Limits, Small
 from cdcd.mirror.targets.state import PROPERTY, State
 from cdcd.mirror.targets.table_format import Commit, TableFormat, creation, having, listed
 from cdcd.mirror.targets.target import Files, Kind, Maintained, Maintenance
@@ -57,6 +54,13 @@ _REWRITING: Final = {
     # deletion vectors. Without deletion vectors, there are two joins, and Delta replaces the files to change.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
+
+_REWRITTEN_BYTES: Final = 256 * 1024
+"""A MERGE replaces the files of each table up to this size, however few keys the MERGE has."""
+_REWRITTEN_BYTES_A_KEY: Final = 128
+"""A MERGE also replaces the files of a larger table that has no more bytes than this for each key of the MERGE. A row
+in Parquet has about this size.
+"""
 
 _TABLE: Final = {
     # Columns have an identity of their own, so that renames and drops leave the files alone.
@@ -124,9 +128,8 @@ class DeltaTables(TableFormat):
         catalog: str = DEFAULT_CATALOG,
         namespace: str | None = None,
         properties: Mapping[str, str] | None = None,
-        driver_writes: bool = True,
     ) -> None:
-        super().__init__(driver_writes=driver_writes)
+        super().__init__()
         self._path = None if path is None else path.rstrip("/")
         self._catalog = catalog
         self._namespace = namespace
@@ -226,13 +229,8 @@ class DeltaTables(TableFormat):
         return having(spark, {_METADATA: json.dumps({PROPERTY: state.to_json()})})
 
     def merging(self, spark: SparkSession, name: str, keys: int | None) -> AbstractContextManager[None]:
-        rewrites = keys is None or self.files(spark, name).size <= rewritten_bytes(keys)
+        rewrites = keys is None or self.files(spark, name).size <= _rewritten_bytes(keys)
         return having(spark, _MERGE | (_REWRITING if rewrites else {}))
-
-    def find_small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
-        with suppress(PySparkException, Py4JError):
-            return small_delta(spark, name, self._load(spark, name), limits)
-        return None
 
     def list_tables(self, spark: SparkSession) -> Iterator[str]:
         if self._path is not None:
@@ -366,7 +364,6 @@ class DeltaTarget(Lakehouse):
         namespace: of all tables of a catalog, whose names are then `<schema>_<table>`; None: the source's schema is the
             namespace.
         properties: of the tables, beside or in place of those given here, when they are created.
-        driver_writes: True if the driver may read and write the files of small tables by itself.
     """
 
     def __init__(
@@ -376,7 +373,6 @@ class DeltaTarget(Lakehouse):
         catalog: str = DEFAULT_CATALOG,
         namespace: str | None = None,
         properties: Mapping[str, str] | None = None,
-        driver_writes: bool = True,
     ) -> None:
         super().__init__(
             DeltaTables(
@@ -384,9 +380,15 @@ class DeltaTarget(Lakehouse):
                 catalog=catalog,
                 namespace=namespace,
                 properties=properties,
-                driver_writes=driver_writes,
             )
         )
+
+
+def _rewritten_bytes(keys: int) -> int:
+    """The size of a table, in bytes, up to which a MERGE with this number of keys replaces its files. In a larger
+    table, the MERGE marks rows by deletion vectors.
+    """
+    return max(_REWRITTEN_BYTES, keys * _REWRITTEN_BYTES_A_KEY)
 
 
 def _kept_hours(policy: Maintenance, pinned: Pinned | None) -> int:

@@ -4,6 +4,7 @@ A snapshot's summary carries the position (`cdcd.state`, and `cdcd.lsn` for peop
 compaction for one, are passed over when it is looked for, and those that `maintain` makes carry it on.
 """
 
+import json
 import re
 import sys
 import time
@@ -22,10 +23,8 @@ from cdcd.mirror.platform.sql import assigned, quoted
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema
 from cdcd.mirror.session import REWRITING, activate
 from cdcd.mirror.targets.iceberg_defaults import add_with_default
-from cdcd.mirror.targets.iceberg_small import fields_of, small_iceberg
 from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.targets.pinned import Pinned, Tag, tagged_lsn
-from cdcd.mirror.targets.small_files import Limits, Small
 from cdcd.mirror.targets.state import PROPERTY, State
 from cdcd.mirror.targets.table_format import Commit, TableFormat, creation, having, listed
 from cdcd.mirror.targets.target import Files, Kind, Maintained, Maintenance, Metadata
@@ -85,10 +84,8 @@ class IcebergTables(TableFormat):
         catalog: str,
         namespace: str | None = None,
         properties: Mapping[str, str] | None = None,
-        *,
-        driver_writes: bool = True,
     ) -> None:
-        super().__init__(driver_writes=driver_writes)
+        super().__init__()
         self._catalog = catalog
         self._namespace = namespace
         self._properties_given = dict(properties or {})
@@ -196,7 +193,8 @@ class IcebergTables(TableFormat):
 
     def columns(self, spark: SparkSession, name: str) -> list[str]:
         # Without a plan of Spark.
-        return [field["name"] for field in fields_of(spark, self._load(spark, name))]
+        text: str = java(spark, "org.apache.iceberg.SchemaParser").toJson(self._load(spark, name).schema())
+        return [field["name"] for field in json.loads(text)["fields"]]
 
     def create(
         self,
@@ -253,9 +251,6 @@ class IcebergTables(TableFormat):
         _carry(transaction, state)
         transaction.commitTransaction()
         spark.sql(f"REFRESH TABLE {name}")
-
-    def find_small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
-        return small_iceberg(spark, name, self._load(spark, name), limits, _summary)
 
     def list_tables(self, spark: SparkSession) -> Iterator[str]:
         if self._namespace is not None:
@@ -334,7 +329,6 @@ class IcebergTarget(Lakehouse):
         namespace: of all tables, whose names are then `<schema>_<table>`; None: the source's schema is the
             namespace.
         properties: of the tables, beside or in place of those given here, when they are created.
-        driver_writes: True if the driver may read and write the files of small tables by itself.
     """
 
     def __init__(
@@ -342,10 +336,8 @@ class IcebergTarget(Lakehouse):
         catalog: str,
         namespace: str | None = None,
         properties: Mapping[str, str] | None = None,
-        *,
-        driver_writes: bool = True,
     ) -> None:
-        super().__init__(IcebergTables(catalog, namespace, properties, driver_writes=driver_writes))
+        super().__init__(IcebergTables(catalog, namespace, properties))
 
 
 def _partition_fields(table: Any) -> list[Any]:

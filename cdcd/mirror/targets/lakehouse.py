@@ -10,7 +10,6 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.core.facts import Observer
-from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.applying import Applying, Asked
 from cdcd.mirror.targets.buckets import BUCKET
@@ -22,7 +21,6 @@ from cdcd.mirror.targets.evolution import (
     same_labels,
     way_on,
 )
-from cdcd.mirror.targets.few import FewChanges
 from cdcd.mirror.targets.following import Following, name_taken
 from cdcd.mirror.targets.known import KnownTables, Table, in_format, planned
 from cdcd.mirror.targets.layout import PLAIN, Deletes, Layout, laid_out
@@ -198,32 +196,6 @@ class Lakehouse:
             raise
         except BaseException:
             # Whether the commit went through is not known; the table itself says so when it is looked at again.
-            self._known.forget(name)
-            raise
-
-    def takes_few(self, spark: SparkSession, name: str, new: New) -> bool:
-        table = self._known.look(spark, name) or planned(new, self._format)
-        plain = table.layout.buckets == 1 and not table.layout.marks
-        return table.kind is Kind.MIRROR and plain and self._applying.is_small(spark, name, table)
-
-    def apply_few(
-        self,
-        spark: SparkSession,
-        name: str,
-        few: FewChanges,
-        form: Form,
-        *,
-        batch_id: int = 0,
-        new: New,
-        origin: Origin | None = None,
-        reach: Reach,
-    ) -> Applied:
-        table = self._known.look(spark, name) or planned(new, self._format)
-        self._following.complete(spark, name, table)
-        try:
-            step = Asked(batch_id, None, origin, reach)
-            return self._applying.apply_few(spark, name, table, few, form, step)
-        except BaseException:
             self._known.forget(name)
             raise
 

@@ -21,13 +21,10 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
     DataType,
     IntegerType,
     LongType,
     ShortType,
-    StringType,
 )
 
 from cdcd.mirror.platform.sql import quoted
@@ -59,9 +56,6 @@ UNFIT: Final = "unfit"
 """Of changes: whether it is none, or of another form than the caller takes it for. The target refuses a batch with such
 (`UnfitError`) before it has an effect; so one pass over the records tells, and applies."""
 
-_VALUE_BYTES: Final = 16
-"""Size of a value whose type has a fixed length, at most."""
-
 _PRUNABLE: Final = (ShortType, IntegerType, LongType)
 
 
@@ -81,7 +75,6 @@ class Summary:
         hashes: of all keys (`buckets.hash_of`).
         unfit: how many went in that are UNFIT.
         commit_time: the latest.
-        values_bytes: about how many bytes the values of the rows take. None: nobody has counted them.
     """
 
     changes: int
@@ -96,7 +89,6 @@ class Summary:
     hashes: frozenset[int]
     unfit: int
     commit_time: datetime | None
-    values_bytes: int | None = None
 
 
 def prepared(changes: DataFrame, bound: At | None = None) -> DataFrame:
@@ -268,7 +260,7 @@ def _names(names: Sequence[Column]) -> Column:
 def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
     """What is in a reduced batch; reads it once."""
     truncate = sf.col(OP) == "t"
-    first = schema.key[0] if schema.key and prunable(schema.column(schema.key[0]).spark) else None
+    first = schema.key[0] if schema.key and _prunable(schema.column(schema.key[0]).spark) else None
     rows = (
         reduced_.groupBy(HELD)
         .agg(
@@ -281,7 +273,6 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
             sf.bool_or(sf.col(MOVED).isNotNull()).alias("moves"),
             sf.sum("_cdcd_unfit").alias("unfit"),
             sf.max("_cdcd_commit_time").alias("commit_time"),
-            sf.sum(_values_bytes(schema)).alias("values_bytes"),
             sf.min(reduced_[quoted(first)]).alias("least") if first else sf.lit(None).alias("least"),
             sf.max(reduced_[quoted(first)]).alias("greatest") if first else sf.lit(None).alias("greatest"),
             sf.collect_set(sf.when(~truncate, sf.expr(hash_of(schema, quoted)))).alias("hashes"),
@@ -306,19 +297,7 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
         hashes=frozenset(number for row in rows for number in row.hashes),
         unfit=sum(row.unfit for row in rows),
         commit_time=max([row.commit_time for row in rows if row.commit_time], default=None),
-        values_bytes=sum(row.values_bytes for row in rows),
     )
-
-
-def _values_bytes(schema: TableSchema) -> Column:
-    """About how many bytes the values of a row take."""
-    size = sf.lit(_VALUE_BYTES * len(schema.columns)).cast("bigint")
-    for column in schema.columns:
-        if isinstance(column.spark, (ArrayType, BinaryType, StringType)):
-            value = sf.col(quoted(column.name))
-            text = value.cast("string") if isinstance(column.spark, ArrayType) else value
-            size += sf.coalesce(sf.octet_length(text), sf.lit(0))
-    return size
 
 
 def rounded(least: int, greatest: int) -> tuple[int, int]:
@@ -332,6 +311,6 @@ def rounded(least: int, greatest: int) -> tuple[int, int]:
     return max(low, -(2**63)), min(high, 2**63 - 1)
 
 
-def prunable(kind: DataType) -> bool:
+def _prunable(kind: DataType) -> bool:
     """Whether files are left out by the range of such a column."""
     return isinstance(kind, _PRUNABLE)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
@@ -17,7 +17,6 @@ from cdcd.core.errors import ConfigError
 from cdcd.mirror.platform.sql import assigned, parts, quoted
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema
 from cdcd.mirror.targets.pinned import Pinned, Tag
-from cdcd.mirror.targets.small_files import Limits, Small
 from cdcd.mirror.targets.state import State
 from cdcd.mirror.targets.target import Files, Kind, Maintained, Maintenance, Metadata
 
@@ -41,8 +40,7 @@ class TableFormat(ABC):
     reserved: Collection[str] = ()
     """Names that no column of a table of this format can have."""
 
-    def __init__(self, *, driver_writes: bool = True) -> None:
-        self._driver_writes = driver_writes
+    def __init__(self) -> None:
         # Position and data meet in settings of the session: one commit at a time in each.
         self._sessions: dict[str, Lock] = {}
 
@@ -133,19 +131,6 @@ class TableFormat(ABC):
         """
         return nullcontext()
 
-    def small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
-        """The table, if it is not larger than `limits` and the driver may read and write its files. None: Spark has to.
-
-        Spark has to if the mirror is configured so, or if settings of Parquet's writer must hold for all files.
-        """
-        if not self._driver_writes or is_written_otherwise(spark):
-            return None
-        return self.find_small(spark, name, limits)
-
-    def find_small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
-        """As `small`, for a table whose files the driver may write."""
-        return None
-
     @abstractmethod
     def list_tables(self, spark: SparkSession) -> Iterator[str]: ...
 
@@ -196,28 +181,6 @@ class TableFormat(ABC):
 
     def add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
-
-
-_SETS_WRITER: Final = (
-    "spark.sql.iceberg.compression-codec",
-    "spark.sql.iceberg.compression-level",
-    "spark.sql.iceberg.compression-strategy",
-    "spark.databricks.delta.optimizeWrite.enabled",
-)
-"""Settings of the session that the formats' writers observe beside the properties of a table."""
-
-
-def is_written_otherwise(spark: SparkSession) -> bool:
-    """True if settings ask for something that only Spark's writer of Parquet does.
-
-    These are the settings of Parquet itself, such as encryption, bloom filters and sizes of row groups, in Hadoop's
-    configuration or in that of the session. Where Parquet encrypts, the driver's own files would be in clear.
-    """
-    session: Any = spark._jsparkSession
-    # It has the settings of the session too, with and without `spark.hadoop.`.
-    conf = session.sessionState().newHadoopConf()
-    parquet = any(conf.getPropsWithPrefix(f"{prefix}parquet.").size() for prefix in ("", "spark.hadoop."))
-    return parquet or any(spark.conf.get(key, None) is not None for key in _SETS_WRITER)
 
 
 def creation(name: str, columns: str, format_: str, properties: str, view: str | None, by: str | None) -> str:

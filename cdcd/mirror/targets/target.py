@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,11 +22,6 @@ from cdcd.mirror.targets.layout import PLAIN, Layout
 from cdcd.mirror.targets.pinned import Pinned, Tag
 from cdcd.mirror.targets.state import Origin, Reach, State
 from cdcd.mirror.watching.progress import TableLaidOut
-
-if TYPE_CHECKING:
-    # Both rest on this module.
-    from cdcd.mirror.records.descriptions import Form
-    from cdcd.mirror.targets.few import FewChanges
 
 
 class UnfitError(Exception):
@@ -283,32 +278,6 @@ class Target(Protocol):
         Raises:
             UnfitError: `changes` has a column `reduction.UNFIT`, and that is true somewhere; or see there.
             IncompatibleSchemaError: `new` cannot be had.
-        """
-
-    def apply_few(
-        self,
-        spark: SparkSession,
-        name: str,
-        few: "FewChanges",
-        form: "Form",
-        *,
-        batch_id: int = 0,
-        new: New,
-        origin: Origin | None = None,
-        reach: Reach,
-    ) -> Applied:
-        """As `apply`, for a few plain changes that were reduced in the driver, of a mirror that `takes_few`.
-
-        Args:
-            few: those that are new to the table (`few.reduce_few`).
-            form: of the changes and the table.
-        """
-
-    def takes_few(self, spark: SparkSession, name: str, new: New) -> bool:
-        """Whether the table is one for `apply_few`: a small mirror without buckets and marks.
-
-        Args:
-            new: what the table is to be if it is not there yet.
         """
 
     def load(

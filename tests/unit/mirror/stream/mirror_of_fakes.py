@@ -13,7 +13,6 @@ from cdcd.core.facts import Observer
 from cdcd.core.records.schemas import TableForm
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.platform.kafka_admin import TopicFacts
-from cdcd.mirror.stream.few_records import FewRecords, SmallSlice
 from cdcd.mirror.stream.job import Mirror
 from cdcd.mirror.stream.points import Point
 from cdcd.mirror.stream.settings import MirrorSettings
@@ -37,9 +36,6 @@ class FakeTable:
         self.tags: list[Tag | None] = []
         self.forgotten = 0
         self.sessions: list[Any] = []
-        self.slice: SmallSlice | None = None
-        self.fails_to_look: Exception | None = None
-        self.few: list[FewRecords | None] = []
         self._error = error
         self._times = times
 
@@ -50,16 +46,7 @@ class FakeTable:
     def use(self, spark: Any) -> None:
         self.sessions.append(spark)
 
-    def small(self, ends: Mapping[int, int], _tip: Any) -> SmallSlice | None:
-        assert self.busy.locked(), "nobody else works on the table"
-        if self.fails_to_look is not None:
-            raise self.fails_to_look
-        return self.slice
-
-    def advance(
-        self, ends: Mapping[int, int], batch_id: int, cut: int | None, _tip: Any, few: FewRecords | None
-    ) -> Progress:
-        self.few.append(few)
+    def advance(self, ends: Mapping[int, int], batch_id: int, cut: int | None, _tip: Any) -> Progress:
         if self._error is not None and self._times > 0:
             self._times -= 1
             raise self._error

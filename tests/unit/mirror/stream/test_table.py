@@ -6,14 +6,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.core.errors import PositionError
-from cdcd.mirror.kafka import Offsets
 from cdcd.mirror.platform.kafka_admin import TopicFacts
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.stream.few_records import FewRecords, SmallSlice
 from cdcd.mirror.stream.frontier import Tip
 from cdcd.mirror.stream.slices import Slice
 from cdcd.mirror.stream.table import TableMirror, is_due
-from cdcd.mirror.targets.few import RECORDS_MAX, FewChanges, Raw
 from cdcd.mirror.targets.layout import PLAIN, Layout
 from cdcd.mirror.targets.reduction import UNFIT
 from cdcd.mirror.targets.state import WHOLE, Reach, State
@@ -37,8 +34,6 @@ class FakeTarget:
         self.has = has
         self.applied: list[tuple[bool, list[int]]] = []
         self.quarantined: list[int] = []
-        self.reduced: list[int] = []
-        self.is_small = True
 
     def name_of(self, schema: TableSchema, kind: Kind) -> str:
         return schema.name
@@ -70,14 +65,6 @@ class FakeTarget:
         ids = sorted(row["key"]["id"] for row in changes.collect())
         self.applied.append((at_once, ids))
         return Applied(len(ids), len(ids), State(commit_lsn=99))
-
-    def takes_few(self, _spark: Any, _name: str, _new: Any) -> bool:
-        return self.is_small
-
-    def apply_few(self, _spark: Any, _name: str, few: FewChanges, _form: Any, **_: Any) -> Applied:
-        self.reduced += sorted(int(change.row["id"] or 0) for change in few.changes)
-        found = few.found
-        return Applied(found.changes, found.keys, State(commit_lsn=99), found.held, found.waiting)
 
     def append(self, _name: str, rows: DataFrame, _unique: Any) -> int:
         self.quarantined += sorted(row["offset"] for row in rows.collect())
@@ -127,46 +114,6 @@ def test_a_batch_goes_in_at_once_where_all_of_it_fits(spark: SparkSession):
     assert mixed.quarantined == [3]
 
 
-def test_few_records_are_named_and_taken_from_the_driver_where_they_are_plain(spark: SparkSession):
-    values = [record("new", lsn, {"id": lsn, "note": "x"}) for lsn in (1, 2)]
-    target = FakeTarget(None)
-    table = TableMirror(spark, Topic(*values, *values), TOPIC, **fakes(FakeAdmin(), target))
-    small = SmallSlice(TOPIC, {0: 0}, {0: 2})
-    assert table.small({0: 2}) == small
-
-    class Together(FewRecords):
-        def __init__(self, *texts: str) -> None:
-            self.texts = texts
-
-        def of(self, topic: str, start: Offsets, until: Offsets) -> list[Raw] | None:
-            assert topic == TOPIC
-            return [Raw(0, start[0] + number, text.encode()) for number, text in enumerate(self.texts)]
-
-    step = table.advance({0: 2}, 1, few=Together(*values))
-    assert (step.records, step.changes, step.commit_lsn) == (2, 2, 99)
-    assert (target.reduced, target.applied) == ([1, 2], [])
-    # What is not plain goes the way of all batches, from the topic itself.
-    step = table.advance({0: 4}, 2, few=Together(*values, "{"))
-    assert (step.records, step.changes) == (2, 2)
-    assert (target.reduced, target.applied) == ([1, 2], [(True, [1, 2])])
-
-
-def test_what_is_not_few_or_not_for_the_driver_is_not_named():
-    def named(end: int = 2, *, is_small: bool = True, **more: Any) -> SmallSlice | None:
-        target = FakeTarget(None)
-        target.is_small = is_small
-        made = TableMirror(cast("Any", None), Topic(), TOPIC, **fakes(FakeAdmin(), target), **more)
-        return made.small({0: end})
-
-    assert named() is not None
-    assert named(RECORDS_MAX) is not None
-    assert named(RECORDS_MAX + 1) is None
-    assert named(0) is None
-    assert named(is_small=False) is None
-    assert named(compacted=True) is None
-    assert named(history=True) is None
-
-
 def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_before_it_is_read(spark: SparkSession):
     admin, target = FakeAdmin(), FakeTarget(None)
     records = [record("new", lsn, {"id": lsn, "note": "x"}) for lsn in (1, 2)]
@@ -194,7 +141,7 @@ def reaches(
     admin = Wide()
     table = TableMirror(spark, Topic(), TOPIC, **fakes(admin, target), slice_max=10)
 
-    def step(part: Slice, _few: Any) -> Progress:
+    def step(part: Slice) -> Progress:
         back, reach = held[len(taken)] if len(taken) < len(held) else {}, part.reach
         assert part.cut == (reach.bound[0] if "cut" in more and reach.bound is not None else None)
         taken.append(reach)

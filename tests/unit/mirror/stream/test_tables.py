@@ -9,7 +9,6 @@ from pyspark.errors import AnalysisException, PySparkException
 from cdcd.core.errors import CdcdError, FatalError, SinkUnavailableError, TransientError
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.stream.consistency import Mark
-from cdcd.mirror.stream.few_records import SmallSlice
 from cdcd.mirror.stream.forms import UnknownFormError
 from cdcd.mirror.stream.tables import ATTEMPTS
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, UnknownLabelError
@@ -92,15 +91,7 @@ def test_whatever_a_table_raises_stops_that_table_only(monkeypatch: pytest.Monke
     assert harness.done() == [["public.b"]]
     (stopped,) = harness.mirror.stopped.values()
     assert stopped.message.startswith(f"Unexpected {type(error).__name__}: ")
-    assert "batches.driver_writes" in stopped.hint
-
-
-def test_a_look_that_fails_in_any_way_is_left_to_the_batch(monkeypatch: pytest.MonkeyPatch):
-    table, other = FakeTable("public.a"), FakeTable("public.b")
-    table.fails_to_look = OSError("no footer")
-    harness = Harness(monkeypatch, table, other)
-    harness.advance()
-    assert harness.done() == [["public.a", "public.b"]]
+    assert "--snapshot" in stopped.hint
 
 
 def test_a_table_that_was_rolled_back_is_looked_at_again_and_goes_on(monkeypatch: pytest.MonkeyPatch):
@@ -304,36 +295,6 @@ def test_after_a_failure_all_tables_are_looked_at_anew_but_one_that_is_maintaine
     with one.busy:
         harness.mirror.run(once=False, stop=stop)
     assert (one.forgotten, two.forgotten) == (0, 1)
-
-
-def test_small_slices_of_several_tables_are_read_together_and_a_table_that_cannot_look_is_tried_alone(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    tables = [FakeTable(f"public.{name}") for name in "abc"]
-    for table in tables[:2]:
-        table.slice = SmallSlice(f"shop.{table.table}", {0: 0}, {0: 5})
-    tables[2].fails_to_look = FatalError("no")
-    harness = Harness(monkeypatch, *tables)
-    harness.advance()
-    (few,) = tables[0].few
-    assert few is not None
-    assert all(table.few == [few] for table in tables)
-    assert few._asked.keys() == {"shop.public.a", "shop.public.b"}
-    # What is wrong with it, its own attempt says.
-    assert harness.done() == [["public.a", "public.b", "public.c"]]
-    assert tables[2].forgotten == 1
-
-
-def test_one_table_alone_is_not_read_by_the_driver_nor_are_batches_up_to_a_common_lsn(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    alone = FakeTable("public.a")
-    Harness(monkeypatch, alone).advance()
-    two = FakeTable("public.a"), FakeTable("public.b")
-    harness = Harness(monkeypatch, *two, consistent=True)
-    harness.mirror._cuts.take(Mark(42, {topic: {0: 5} for topic in harness.ends}))
-    harness.advance()
-    assert [table.few for table in (alone, *two)] == [[None]] * 3
 
 
 def test_tables_take_turns_with_as_many_sessions_as_are_worked_on_at_once(monkeypatch: pytest.MonkeyPatch):
