@@ -185,13 +185,24 @@ def load_folded(
 
 def mirrored(spark: Any, config: "MirrorConfig", settings: "MirrorSettings") -> "Mirrored":
     """The tables of the mirror, as `cdcd verify` reads them."""
-    from cdcd.mirror.verifying.batches import BatchTables  # noqa: PLC0415  loads pyspark
+    from cdcd.adapters.kafka.topic_facts import TopicStarts  # noqa: PLC0415
+    from cdcd.mirror.records.descriptions import Descriptions  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.verifying.batches import BatchTables  # noqa: PLC0415
     from cdcd.mirror.verifying.folds import FoldedTables  # noqa: PLC0415
 
-    target = target_of(config)
+    target, ends = target_of(config), TopicStarts(config.kafka.librdkafka())
+    forms = Descriptions(
+        spark,
+        settings.kafka,
+        ends,
+        settings.schemas,
+        variant=settings.variant,
+        mirrored=True,
+        by_header=config.change_log == "fold",
+    )
     if config.change_log == "none":
-        return BatchTables(spark, target, settings.kafka)
-    return FoldedTables(spark, target, base_format(config), log_place(config).name, settings.kafka)
+        return BatchTables(spark, target, settings.kafka, forms)
+    return FoldedTables(spark, target, base_format(config), log_place(config).name, settings.kafka, forms)
 
 
 def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource":

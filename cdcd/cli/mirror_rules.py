@@ -107,10 +107,8 @@ def _check_routes(pipeline: "Config | None") -> None:
         )
 
 
-def _check_pipeline(pipeline: "Config | None") -> None:
-    """ConfigError: what the topics say is not what Spark would read from the database."""
-    if pipeline is None:
-        return
+def check_records(pipeline: "Config") -> None:
+    """Check whether a mirror can read the records of this pipeline."""
     if pipeline.event_flattening.enabled and not pipeline.format.change_header:
         raise ConfigError(
             "The pipeline's records are flattened (event_flattening), so the order of the changes of a row is not "
@@ -123,6 +121,16 @@ def _check_pipeline(pipeline: "Config | None") -> None:
             "The pipeline's records are CloudEvents (format.value), which cdcd mirror does not read.",
             hint="Mirror a pipeline with format.value: json: a second one, with a slot and a prefix of its own.",
         )
+    chosen = pipeline.format.value
+    if pipeline.needs_registry and (chosen == "protobuf" or not pipeline.format.change_header):
+        raise ConfigError(
+            f"The pipeline's records need a schema registry (format.value: {chosen}), and cdcd mirror reads Avro and "
+            "json_registry with the header cdcd.change only.",
+            hint="Set format.change_header: true"
+            + (" and format.value: avro" if chosen == "protobuf" else "")
+            + " in the pipeline's configuration, with a topics.prefix of its own, and change_log: fold in the "
+            "mirror's. Or mirror a second pipeline with format.value: json.",
+        )
     skipped = [op for op in pipeline.topics.skipped_operations if op != "t"]
     if skipped:
         raise ConfigError(
@@ -130,6 +138,13 @@ def _check_pipeline(pipeline: "Config | None") -> None:
             f"rows of the tables cannot be derived from them.",
             hint="Mirror a pipeline that writes all operations.",
         )
+
+
+def _check_pipeline(pipeline: "Config | None") -> None:
+    """ConfigError: what the topics say is not what Spark would read from the database."""
+    if pipeline is None:
+        return
+    check_records(pipeline)
     if pipeline.fields.renames:
         raise ConfigError(
             "The pipeline renames fields (fields.tables), and Spark would read rows by the names of the columns.",

@@ -246,18 +246,19 @@ def _verify_mirror(
     """Compare the tables of a mirror."""
     from cdcd.adapters.credentials.tokens import access  # noqa: PLC0415
     from cdcd.adapters.kafka import client  # noqa: PLC0415
-    from cdcd.cli.mirror_parts import check_pyspark, mirrored, session_for, settings_of, source_of  # noqa: PLC0415
+    from cdcd.cli.mirror_parts import (  # noqa: PLC0415
+        check_pyspark,
+        mirrored,
+        session_for,
+        settings_of,
+        source_of,
+    )
+    from cdcd.cli.mirror_rules import check_records  # noqa: PLC0415
     from cdcd.config.mirror import load_mirror  # noqa: PLC0415
     from cdcd.core.catalog.patterns import parse_pattern  # noqa: PLC0415
     from cdcd.core.errors import ConfigError  # noqa: PLC0415
-    from cdcd.daemon.settings import require_json  # noqa: PLC0415
     from cdcd.tools.operations.sides import bound_columns  # noqa: PLC0415
-    from cdcd.tools.verify.delivery import (  # noqa: PLC0415
-        TopicDelivery,
-        check_records,
-        chosen,
-        tell_left_out,
-    )
+    from cdcd.tools.verify.delivery import TopicDelivery, chosen, tell_left_out  # noqa: PLC0415
     from cdcd.tools.verify.source import Forms  # noqa: PLC0415
 
     mirror = load_mirror(mirror_file, os.environ)
@@ -266,25 +267,11 @@ def _verify_mirror(
             "The mirror's change_log is only, so there are no tables that could be compared.",
             hint="Verify the topics: cdcd verify --target topics.",
         )
+    check_records(config)
     check_pyspark()
 
     from cdcd.mirror.verifying.mirror import MirrorTarget  # noqa: PLC0415  loads pyspark
 
-    hint = "Compare the tables by queries of your own, or mirror and verify a second pipeline with format.value: json."
-    require_json(config, "cdcd verify", hint)
-    check_records(config)
-    if config.fields.renames:
-        raise ConfigError(
-            "The pipeline renames fields (fields.tables), and cdcd verify --target mirror compares columns by their "
-            "names.",
-            hint="Verify the topics: cdcd verify --target topics.",
-        )
-    if config.key.columns:
-        raise ConfigError(
-            "The pipeline chooses the keys of records (key.columns), which cdcd verify --target mirror does not "
-            "follow.",
-            hint="Verify the topics: cdcd verify --target topics.",
-        )
     tell_left_out(config, notice)
     settings = settings_of(mirror)
     connection, _ = client.split(*access(config.kafka))

@@ -4,7 +4,8 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any, Final
 
 import psycopg
@@ -14,11 +15,15 @@ from pyspark.sql import SparkSession
 
 from cdcd.adapters.credentials.tokens import access
 from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.cli.mirror_parts import settings_of, source_of
 from cdcd.config.loading import parse_config
 from cdcd.config.mirror import parse_mirror
 from cdcd.mirror.base.formats import base_of
+from cdcd.mirror.records.descriptions import Descriptions
+from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.target import Kind
 from cdcd.mirror.verifying.batches import BatchTables
 from cdcd.mirror.verifying.folds import FoldedTables
 from cdcd.mirror.verifying.mirror import MirrorTarget
@@ -29,6 +34,7 @@ from cdcd.tools.verify.report import EQUAL, PARTIAL, TableReport, VerifyReport
 from cdcd.tools.verify.source import Forms
 from deploy.demo.mirrored import MirrorProcess, environment
 from deploy.local.cache import REPOSITORY
+from tests.schema_registry import SchemaRegistry
 from tests.spark.stage import Source, Stage, target_for
 from tests.spark.writing import Writing
 
@@ -78,6 +84,25 @@ FAULTS: Final = {
 }
 
 
+KEYED: Final = (
+    "CREATE TABLE hot (id int PRIMARY KEY, n int, big text)",
+    "ALTER TABLE hot ALTER big SET STORAGE EXTERNAL",
+    "INSERT INTO hot SELECT g, 0, repeat('b', 3000) FROM generate_series(1, 400) g",
+    "CREATE TABLE coded (id int PRIMARY KEY, code int NOT NULL UNIQUE, n int)",
+    "ALTER TABLE coded REPLICA IDENTITY FULL",
+    "INSERT INTO coded SELECT g, g, 0 FROM generate_series(1, 400) g",
+)
+"""One of the tables has renamed fields, the other one a key that the configuration chooses."""
+RULES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "fields": {"tables": {"public.hot": {"rename": {"id": "number", "n": "times"}}}},
+    "key": {"columns": {"public.coded": ["code"]}},
+}
+FORMATS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
+    "flat": {"format": {"change_header": True}, "event_flattening": {"enabled": True}},
+    "avro": {"format": {"change_header": True, "value": "avro", "key": "avro"}},
+}
+
+
 @pytest.fixture
 def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
     with stage.source(f"v{abs(hash(request.node.nodeid)) % 10**8}", *KINDS) as source:
@@ -91,18 +116,29 @@ def verify(
     target: Lakehouse,
     *tables: str,
     timeout_s: float = 120,
+    looks_again: Callable[[], None] = lambda: None,
 ) -> VerifyReport:
-    """Compare tables. `mirror`: the mirror's configuration. `timeout_s`: how long to wait for the mirror."""
+    """Compare tables.
+
+    Args:
+        mirror: the mirror's configuration.
+        timeout_s: how long to wait for the mirror.
+        looks_again: called before rows that changed meanwhile are compared at another snapshot.
+    """
     config = parse_config(yaml.safe_dump(source.daemon.config), {})
     settings = settings_of(parse_mirror(yaml.safe_dump(dict(mirror)), {}))
-    mirrored: Mirrored = BatchTables(spark, target, settings.kafka)
+    connection, _ = client.split(*access(config.kafka))
+    forms = Descriptions(
+        spark, settings.kafka, TopicStarts(connection), settings.schemas, mirrored=True, by_header=True
+    )
+    mirrored: Mirrored = BatchTables(spark, target, settings.kafka, forms)
     if mirror.get("change_log") == "fold":
         log = target.own_name("log")
-        mirrored = FoldedTables(spark, target, base_of(target.format), log, settings.kafka)
-    connection, _ = client.split(*access(config.kafka))
+        mirrored = FoldedTables(spark, target, base_of(target.format), log, settings.kafka, forms)
 
-    def say(_: str) -> None:
-        """Nobody waits here."""
+    def say(notice: str) -> None:
+        if notice.startswith("Looks again"):
+            looks_again()
 
     return MirrorTarget(
         spark,
@@ -117,14 +153,16 @@ def verify(
     ).verify(config.name, tables)
 
 
-def run_command(source: Source, mirror: MirrorProcess) -> subprocess.CompletedProcess[str]:
-    """`cdcd verify` as the process that it is, of the table that is written to."""
+def run_command(
+    source: Source, mirror: MirrorProcess, pattern: str = "*.hot"
+) -> subprocess.CompletedProcess[str]:
+    """`cdcd verify` as the process that it is, of the tables that are written to."""
     files = []
     for name, config in (("cdcd.yaml", source.daemon.config), ("lake.yaml", mirror.config)):
         file = source.folder / name
         file.write_text(yaml.safe_dump(config))
         files.append(str(file))
-    target = ["--target", "mirror", "--mirror", files[1], "--table", "*.hot", "--format", "json"]
+    target = ["--target", "mirror", "--mirror", files[1], "--table", pattern, "--format", "json"]
     return subprocess.run(
         [sys.executable, "-m", "cdcd.cli", "verify", "--config", files[0], *target],
         capture_output=True,
@@ -226,3 +264,76 @@ def test_writers_that_go_on_make_no_difference(source: Source, spark: SparkSessi
     assert (said["target"], hot["table"], hot["verdict"]) == ("mirror", "public.hot", EQUAL)
     assert hot["rows"] == hot["target_rows"] > 0
     assert mirror.stop() == 0
+
+
+def write_some(connection: "psycopg.Connection[tuple[Any, ...]]", dice: random.Random) -> None:
+    """One of a hundred rows of `hot` or of `coded` is changed, deleted, inserted or gets another key."""
+    statement = dice.choice(
+        (
+            "UPDATE hot SET n = n + 1 WHERE id = %(id)s",
+            "DELETE FROM hot WHERE id = %(id)s",
+            "INSERT INTO hot VALUES (%(id)s, 1, repeat('n', 3000)) ON CONFLICT (id) DO UPDATE SET n = 7",
+            "UPDATE hot SET id = -id WHERE id = %(id)s",
+            "UPDATE coded SET n = n + 1 WHERE code = %(id)s",
+            "DELETE FROM coded WHERE code = %(id)s",
+            "INSERT INTO coded VALUES (%(id)s, %(id)s, 1) ON CONFLICT DO NOTHING",
+            "UPDATE coded SET code = 1000 + id WHERE code = %(id)s",
+        )
+    )
+    try:
+        connection.execute(statement.encode(), {"id": dice.randrange(1, 101)})
+    except psycopg.errors.UniqueViolation:
+        """A row has the key already."""
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("name", "table_format"), [("flat", "iceberg"), ("avro", "delta")])
+def test_mirrors_of_other_formats_are_compared_while_rows_change(
+    stage: Stage, spark: SparkSession, name: str, table_format: str
+) -> None:
+    with SchemaRegistry() as registry, ExitStack() as stack:
+        sections: dict[str, Any] = {"registry": {"url": registry.url}, **RULES, **FORMATS[name]}
+        source = stack.enter_context(stage.source(f"vf_{name}", *KEYED, **sections))
+        # GIVEN a mirror of flattened rows or of Avro, that runs while rows change
+        mirror = source.mirror(table_format, change_log="fold")
+        mirror.start()
+        target = target_for(spark, mirror, f"w_{source.name}")
+        with Writing(source, SEED, write_some) as writing:
+            report = verify(
+                spark,
+                source,
+                mirror.config,
+                target,
+                "public.coded",
+                "public.hot",
+                timeout_s=600,
+                looks_again=writing.stop,
+            )
+        # THEN all rows are equal, also those that changed while the others were compared
+        assert writing.rounds > 10
+        for table in report.tables:
+            assert (table.verdict, table.limits) == (EQUAL, []), (table, mirror.errors()[-3000:])
+            assert table.outcome.source_rows >= 300
+            assert "changed meanwhile" in table.notes[0]
+        assert report.exit_code == 0
+        assert mirror.stop() == 0
+        # WHEN somebody writes into the lake behind the mirror's back
+        other = spark.newSession()
+        target = target_for(other, mirror, f"p_{source.name}")
+        names = {
+            each: target.name_of(TableSchema("", "public", each, "", ("id",), ()), Kind.MIRROR)
+            for each in ("coded", "hot")
+        }
+        number, code = [
+            other.table(names[table]).agg({column: "min"}).collect()[0][0]
+            for table, column in (("hot", "number"), ("coded", "code"))
+        ]
+        other.sql(f"UPDATE {names['hot']} SET times = -1 WHERE number = {number}")
+        other.sql(f"DELETE FROM {names['coded']} WHERE code = {code}")
+        # THEN each difference is named by the key and the column at the source
+        done = run_command(source, mirror, "public.*")
+        assert done.returncode == 10, done.stderr[-3000:] + done.stdout
+        coded, hot = [each["differences"] for each in json.loads(done.stdout)["tables"]]
+        assert [(each["key"], each["kind"]) for each in coded] == [(f'{{"code":"{code}"}}', ONLY_SOURCE)]
+        assert [(each["key"], each["kind"]) for each in hot] == [(f'{{"id":"{number}"}}', DIFFERS)]
+        assert [(each["column"], each["target"]) for each in hot[0]["columns"]] == [("n", "-1")]

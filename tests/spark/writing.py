@@ -29,10 +29,14 @@ class Writing:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        self.stop()
         if self._failure is not None:
             raise self._failure
+
+    def stop(self) -> None:
+        """Return when the last `write` has returned."""
+        self._stop.set()
+        self._thread.join()
 
     def _run(self) -> None:
         try:

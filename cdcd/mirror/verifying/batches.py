@@ -8,23 +8,26 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.changes import OPERATIONS, head
+from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.quarantine import PLACE, QUARANTINE
 from cdcd.mirror.targets.reduction import is_new
 from cdcd.mirror.targets.state import State
 from cdcd.mirror.targets.target import Kind, Target
-from cdcd.mirror.verifying.waiting import Reached, Seen, Until, unread_from
+from cdcd.mirror.verifying.waiting import Deletes, Reached, Seen, Until, unread_from
 from cdcd.mirror.watching.stops import Stop, read_stops
 
 
 class BatchTables:
     """The tables of a mirror without a log."""
 
-    def __init__(self, spark: SparkSession, target: Target, kafka: KafkaSource) -> None:
+    def __init__(self, spark: SparkSession, target: Target, kafka: KafkaSource, forms: Descriptions) -> None:
         self._spark = spark
         self._target = target
         self._kafka = kafka
+        self._forms = forms
 
     def name_of(self, schema: TableSchema) -> str:
         return self._target.name_of(schema, Kind.MIRROR)
@@ -41,6 +44,17 @@ class BatchTables:
             return Reached(lacks=False)
         truncated = 0 if state.truncated is None else state.truncated[0]
         return Reached(lacks=False, seen=Seen(found.schema, found.rows, truncated))
+
+    def deletes(self, topic: str, lsn: int) -> Deletes | None:
+        with Admin(self._spark, self._kafka) as admin:
+            ends = admin.ends([topic]).get(topic, {})
+            begins = admin.beginnings([topic]).get(topic, {})
+        head_ = head()
+        records = self._kafka.read(self._spark, topic, begins, ends).withColumn(
+            "form", head_["source"]["schema_id"]
+        )
+        later = records.filter(head_["op"].isin("d", "t") & (head_["source"]["commit_lsn"] >= lsn))
+        return Deletes.of(later, topic, self._forms)
 
     def quarantined(self, topic: str) -> int:
         name = self._target.own_name(QUARANTINE)

@@ -11,15 +11,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.mirror.base.formats import BaseFormat, check_made, read_form
+from cdcd.mirror.base.part import records_of
 from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.positions import at_version
 from cdcd.mirror.records.changes import OPERATIONS, head, told
+from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.target import Kind, Target
-from cdcd.mirror.verifying.waiting import Reached, Seen, Until, unread_from
+from cdcd.mirror.verifying.waiting import Deletes, Reached, Seen, Until, unread_from
 from cdcd.mirror.watching.stops import Stop
 
 
@@ -29,16 +31,24 @@ class FoldedTables:
     Args:
         target: names the tables.
         log: name of the log in SQL.
+        forms: descriptions of the tables, as the mirror reads them.
     """
 
     def __init__(
-        self, spark: SparkSession, target: Target, format_: BaseFormat, log: str, kafka: KafkaSource
+        self,
+        spark: SparkSession,
+        target: Target,
+        format_: BaseFormat,
+        log: str,
+        kafka: KafkaSource,
+        forms: Descriptions,
     ) -> None:
         self._spark = spark
         self._target = target
         self._format = format_
         self._log = log
         self._kafka = kafka
+        self._forms = forms
 
     def name_of(self, schema: TableSchema) -> str:
         return self._target.name_of(schema, Kind.MIRROR)
@@ -68,6 +78,17 @@ class FoldedTables:
             return Reached(lacks=False)
         rows = at_version(spark, name, version.pin)
         return Reached(lacks=False, seen=Seen(TableSchema.from_json(text), rows))
+
+    def deletes(self, topic: str, lsn: int) -> Deletes | None:
+        if not exists(self._spark, self._log):
+            return None
+        rows = self._spark.table(self._log).filter(
+            (sf.col("topic") == topic)
+            & sf.col("kind").isin("change", "truncate")
+            & sf.col("op").isin("d", "t")
+            & (sf.col("lsn") >= lsn)
+        )
+        return Deletes.of(records_of(rows), topic, self._forms)
 
     def quarantined(self, topic: str) -> int:
         if not exists(self._spark, self._log):

@@ -4,7 +4,7 @@ The rule: a column is compared if Spark reads the value from the database that t
 the mirror's column is the same one, of the same type. Every other column of the source is named with the reason.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql.types import DataType
 
@@ -43,11 +43,24 @@ class Compared:
     limits: tuple[str, ...] = ()
 
 
+def keyed(source: TableSchema, daemon: TableForm) -> TableSchema:
+    """Return the form of the table as Spark reads it, with the key that records have.
+
+    Args:
+        source: the form of the table as Spark reads it, with the table's own key.
+        daemon: the same as the daemon describes it: `key.columns` may choose the key, and `fields.tables` renames.
+    """
+    columns = {
+        field.name: column.name for field, column in zip(daemon.columns, daemon.source_columns, strict=True)
+    }
+    return replace(source, key=tuple([columns.get(name, name) for name in daemon.key]))
+
+
 def compared(source: TableSchema, daemon: TableForm, mirror: TableSchema, there: frozenset[str]) -> Compared:
     """What is compared of a table with a key.
 
     Args:
-        source: the form of the table as Spark reads it.
+        source: the form of the table as Spark reads it, with the key of records (`keyed`).
         daemon: the same as the daemon describes it.
         mirror: the form that the mirror's table is in.
         there: the columns of the version that is read.
@@ -72,9 +85,31 @@ def compared(source: TableSchema, daemon: TableForm, mirror: TableSchema, there:
     return Compared(tuple(columns), key, tuple(limits))
 
 
+def key_in(form: TableSchema, mirror: TableSchema, what: Compared) -> tuple[ComparedColumn, ...]:
+    """Return the columns of the key that is compared, with their names in another form of the table.
+
+    Args:
+        form: form of records of the table.
+        mirror: the form that the mirror's table is in.
+
+    Returns:
+        The columns in the order of `what.key`. (): the records have another key, or are of another table.
+    """
+    if is_other(mirror, form):
+        return ()
+    same = {before.name: after for before, after in pairs(mirror, form)}
+    key = []
+    for column in what.key:
+        after = same.get(column.mirrored)
+        if after is None or after.spark != column.type:
+            return ()
+        key.append(replace(column, name=after.name))
+    return tuple(key) if {each.name for each in key} == set(form.key) else ()
+
+
 def _as_others_write(column: ColumnSchema, daemon: TableForm) -> str:
     """Why the topics do not have the values that Spark reads; "" if they have."""
-    written = next((each for each in daemon.columns if each.name == column.name), None)
+    written = next((each for each in daemon.source_columns if each.name == column.name), None)
     if written is None:
         return "which the daemon leaves out (`columns`)"
     if written.protected is not None:

@@ -5,8 +5,8 @@ In this order, for all tables at one snapshot of the source, whose LSN is exact:
 1. The daemon's checkpoint is waited for that says that everything before the LSN is in Kafka.
 2. For each table, a version of the mirror is waited for that has all of that, and is kept to.
 3. That version may have more. A row that a later change made says so (`_cdcd_commit_lsn`), and a row that a later
-   change deleted has a delete in the topic, after where the topic ended before the snapshot. These keys are left out on
-   both sides. All other rows of the version are as they were at the LSN, and so must equal the snapshot's.
+   change deleted has a delete in the log with a later LSN. These keys are left out on both sides. All other rows of
+   the version are as they were at the LSN, and so must equal the snapshot's.
 4. The keys that were left out are looked at again, at another snapshot, up to LOOKS times in all.
 
 So no difference is ever told because somebody wrote meanwhile. A table that cannot be compared is named and told why,
@@ -29,21 +29,20 @@ from cdcd.adapters.postgres.slot import SlotWait
 from cdcd.core.errors import CdcdError, TransientError
 from cdcd.core.records.schemas import TableForm
 from cdcd.mirror.platform.kafka_admin import Admin
-from cdcd.mirror.records.changes import PROBLEM, parse
-from cdcd.mirror.records.descriptions import Form
+from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.snapshot.failures import raised_by_task
 from cdcd.mirror.snapshot.reading import Snapshot, SnapshotSource, open_snapshot, read_rows
 from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.merge import UNKNOWN
 from cdcd.mirror.targets.reduction import LSN
 from cdcd.mirror.targets.target import Kind, kind_of
-from cdcd.mirror.verifying.forms import Compared, compared
+from cdcd.mirror.verifying.forms import Compared, compared, keyed
 from cdcd.mirror.verifying.rows import (
     Excuses,
+    deleted_keys,
     differing,
     flagged,
     in_ranges,
-    key_text,
     mirror_side,
     source_side,
     sums,
@@ -92,12 +91,18 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """A table at one snapshot. `rows_gone`: why its topic may lack rows; "" if it has all."""
+    """A table at one snapshot.
+
+    Attributes:
+        schema: the form of its rows, with the key of records.
+        daemon: the same as the daemon describes it.
+        rows_gone: why its topic may lack rows; "" if it has all.
+    """
 
     snapshot: Snapshot
     name: str
-    form: Form
-    admin: Admin
+    schema: TableSchema
+    daemon: TableForm
     rows_gone: str
 
     @property
@@ -161,7 +166,9 @@ class MirrorTarget:
                         rows_gone = unread(checkpoint, snapshot.shared.tables[name])
                         with self._fate(name, table):
                             form = snapshot.form(name, variant=self._settings.variant)
-                            self._look(_At(snapshot, name, form, admin, rows_gone), table, waiting)
+                            daemon = self._describe(snapshot.shared, snapshot.shared.tables[name])
+                            schema = keyed(form.schema, daemon)
+                            self._look(_At(snapshot, name, schema, daemon, rows_gone), table, waiting)
                 left = [name for name in left if not done[name].done]
                 if not left or look == LOOKS:
                     break
@@ -189,13 +196,12 @@ class MirrorTarget:
     def _look(self, at: _At, table: _Table, waiting: Waiting) -> None:
         """Compare what is left of a table at the snapshot."""
         table.later = ""
-        schema = at.form.schema
-        if kind_of(schema) is Kind.CHANGELOG:
+        if kind_of(at.schema) is Kind.CHANGELOG:
             table.limits.append("any row: the table has no key, and its changelog is not compared")
             table.done = True
             return
-        seen = waiting.reached(self._tables.name_of(schema), at.name, table.topic, at.lsn)
-        self._compare(at, table, seen or self._empty(at.form))
+        seen = waiting.reached(self._tables.name_of(at.schema), at.name, table.topic, at.lsn)
+        self._compare(at, table, seen or self._empty(at.schema))
 
     @contextmanager
     def _fate(self, name: str, table: _Table) -> Iterator[None]:
@@ -219,24 +225,22 @@ class MirrorTarget:
             table.limits.append(f"any row: {why}")
             table.done = True
 
-    def _empty(self, form: Form) -> Seen:
+    def _empty(self, schema: TableSchema) -> Seen:
         """What stands for a table that the mirror has not made, because no record asked for it."""
         own = [StructField(LSN, LongType()), StructField(UNKNOWN, ArrayType(StringType()))]
-        rows = self._spark.createDataFrame([], StructType([*form.schema.row_type.fields, *own]))
-        return Seen(form.schema, rows)
+        rows = self._spark.createDataFrame([], StructType([*schema.row_type.fields, *own]))
+        return Seen(schema, rows)
 
     def _compare(self, at: _At, table: _Table, newest: Seen) -> None:
         if newest.truncated >= at.lsn:
             raise LaterError("it was truncated, or read again by the mirror, meanwhile")
-        shared = at.snapshot.shared
-        daemon = self._describe(shared, shared.tables[at.name])
-        what = compared(at.form.schema, daemon, newest.schema, frozenset(newest.rows.columns))
+        what = compared(at.schema, at.daemon, newest.schema, frozenset(newest.rows.columns))
         table.limits.extend(limit for limit in what.limits if limit not in table.limits)
         if not what.key:
             table.done = True
             return
         theirs = mirror_side(newest.rows, what)
-        since = self._changed(at, what, theirs).persist()
+        since = self._changed(at, what, newest.schema, theirs).persist()
         changed = since if table.left is None else since.join(table.left, "k", "left_semi").persist()
         try:
             if not since.filter(sf.col("k").isNull()).isEmpty():
@@ -260,29 +264,19 @@ class MirrorTarget:
             table.left.unpersist()
         table.left, table.left_rows, table.done = changed, count, not count
 
-    def _changed(self, at: _At, what: Compared, theirs: DataFrame) -> DataFrame:
+    def _changed(self, at: _At, what: Compared, mirror: TableSchema, theirs: DataFrame) -> DataFrame:
         """The keys (`k`, each once) that changed after the snapshot, as far as the version has that. One is null
-        if there was a truncate, or if a record that may be a delete does not tell its key, because the table was
-        altered.
+        if there was a truncate, or if the record of a delete does not tell the key, because the table was altered.
+
+        Args:
+            mirror: the form of the version.
+            theirs: its rows.
         """
         later = theirs.filter(sf.col("lsn") >= at.lsn).select("k")
-        topic = at.snapshot.topic(at.name)
-        had = at.snapshot.offsets(at.name)
-        # All that the version has of the topic lies before where the topic ends now.
-        ends = {
-            partition: end
-            for partition, end in at.admin.ends([topic]).get(topic, {}).items()
-            if had.get(partition, 0) < end
-        }
-        if ends:
-            begins = {partition: had.get(partition, 0) for partition in ends}
-            records = self._settings.kafka.read(self._spark, topic, begins, ends)
-            op, problem = sf.col("op"), sf.col(PROBLEM)
-            since = sf.coalesce(sf.col("commit_lsn") >= at.lsn, sf.lit(True))
-            may_delete = sf.coalesce(op.isin("d", "t"), problem.isNotNull()) & since
-            key = sf.when(problem.isNull() & (op == "d"), key_text(sf.col("key"), what.key))
-            deletes = parse(records, at.form.schema, at.form.rules).filter(may_delete)
-            later = later.unionByName(deletes.select(key.alias("k")))
+        # All that the version has of the log is in the log as it is now.
+        deletes = self._tables.deletes(at.snapshot.topic(at.name), at.lsn)
+        if deletes is not None:
+            later = later.unionByName(deleted_keys(deletes, mirror, what))
         return later.distinct()
 
     def _hold(self, at: _At, table: _Table, what: Compared, theirs: DataFrame, changed: DataFrame) -> None:

@@ -17,18 +17,22 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 
 from cdcd.mirror.platform.sql import quoted
-from cdcd.mirror.records.changes import PROBLEM
+from cdcd.mirror.records.changes import PROBLEM, parse
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.records.values import as_json
 from cdcd.mirror.targets.layout import DELETED
 from cdcd.mirror.targets.merge import UNKNOWN
 from cdcd.mirror.targets.reduction import LSN
-from cdcd.mirror.verifying.forms import Compared, ComparedColumn
+from cdcd.mirror.verifying.forms import Compared, ComparedColumn, key_in
 from cdcd.mirror.verifying.texts import row_hash, shown, text
+from cdcd.mirror.verifying.waiting import Deletes
 from cdcd.tools.verify.comparing import (
     DIFFERS,
     ONLY_SOURCE,
@@ -103,6 +107,29 @@ def mirror_side(rows: DataFrame, what: Compared) -> DataFrame:
         sf.when(sf.col(UNKNOWN).isNotNull(), unknown).alias("unknown"),
         sf.col(LSN).alias("lsn"),
         (sf.col(DELETED) if DELETED in rows.columns else sf.lit(False)).alias("gone"),
+    )
+
+
+def deleted_keys(deletes: Deletes, mirror: TableSchema, what: Compared) -> DataFrame:
+    """The keys (`k`) of rows that were deleted. It is null for a truncate, and for a delete whose record does not tell
+    the key that is compared, because the table was altered.
+
+    Args:
+        mirror: the form that the mirror's table is in.
+    """
+    records, found, known = deletes.records, [], []
+    for id_, form in deletes.forms.items():
+        key = key_in(form.schema, mirror, what)
+        if key:
+            known.append(id_)
+            mine = as_json(records.filter(sf.col("form") == id_), form.values)
+            parsed = parse(mine, form.schema, form.rules)
+            found.append(
+                parsed.select(sf.when(sf.col(PROBLEM).isNull(), key_text(sf.col("key"), key)).alias("k"))
+            )
+    other = ~sf.coalesce(sf.col("form").isin(known), sf.lit(False))
+    return reduce(
+        DataFrame.unionByName, found, records.filter(other).select(sf.lit(None).cast("string").alias("k"))
     )
 
 

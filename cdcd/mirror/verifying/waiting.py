@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.kafka import Offsets
 from cdcd.mirror.platform.kafka_admin import Admin
+from cdcd.mirror.records.descriptions import Descriptions, Form
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.watching.stops import Stop
 from cdcd.tools.verify.delivery import NotDeliveredError
@@ -71,6 +72,25 @@ class Until:
     lsn: int
 
 
+@dataclass(frozen=True, slots=True)
+class Deletes:
+    """Deletes and truncates of a topic.
+
+    Attributes:
+        records: as Spark's Kafka source gives them, with `form`, the id of their form.
+        forms: by id, the forms that are described.
+    """
+
+    records: DataFrame
+    forms: Mapping[str, Form]
+
+    @classmethod
+    def of(cls, records: DataFrame, topic: str, forms: Descriptions) -> "Deletes | None":
+        """Find the forms of these records, of a topic. None: there are no records."""
+        ids = {row["form"] for row in records.select("form").distinct().collect()}
+        return cls(records, forms.find(topic, ids - {None})) if ids else None
+
+
 class Mirrored(Protocol):
     """The tables of a mirror, as its commits show them."""
 
@@ -82,6 +102,9 @@ class Mirrored(Protocol):
 
     def newest(self, name: str, until: Until) -> Reached:
         """Return the newest version of the table, and whether the version lacks something."""
+
+    def deletes(self, topic: str, lsn: int) -> Deletes | None:
+        """Return the deletes and truncates of a topic that committed at `lsn` or later. None: there are none."""
 
     def quarantined(self, topic: str) -> int:
         """Return the number of records of a topic in quarantine."""

@@ -1,5 +1,6 @@
 """Sums and differences, by Spark."""
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -19,12 +20,16 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from cdcd.core.records.flattening import Flattening
+from cdcd.mirror.base.part import records_of
+from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.verifying.forms import Compared, ComparedColumn
 from cdcd.mirror.verifying.rows import (
     ONLY_MIRROR,
     Excuses,
     RangeSum,
     Sums,
+    deleted_keys,
     differing,
     flagged,
     in_ranges,
@@ -34,7 +39,11 @@ from cdcd.mirror.verifying.rows import (
     tell,
 )
 from cdcd.mirror.verifying.texts import shown, text
+from cdcd.mirror.verifying.waiting import Deletes
 from cdcd.tools.verify.comparing import DIFFERS, ONLY_SOURCE, ComparedOutcome
+from tests.unit.core.records.test_change_headers import FLAT
+from tests.unit.core.records.test_change_headers import records_of as encoded
+from tests.unit.mirror.records.test_values import READ, TOPIC, described, in_log
 
 ID = ComparedColumn("id", "id", IntegerType())
 NAME = ComparedColumn("name", "called", StringType())
@@ -206,3 +215,47 @@ def test_what_is_shown_is_of_bounded_length(spark: SparkSession) -> None:
     assert (null, short) == ("NULL", "short")
     assert long.startswith("é" * 24 + "… (2000 bytes, sha256 ")
     assert len(long) < 80
+
+
+def deletes_in(
+    spark: SparkSession, value_format: str, flattening: Flattening | None, **more: Any
+) -> tuple[Deletes, TableSchema]:
+    """The deletes and truncates that a log has of a table, and the table's form."""
+    records = encoded(value_format, flattening, **more)
+    known = described(records)
+    deletes = Deletes.of(
+        records_of(in_log(spark, records).filter(sf.col("op").isin("d", "t"))).persist(), TOPIC, known
+    )
+    assert deletes is not None
+    return deletes, known.newest(TOPIC).schema
+
+
+def keys_of(deletes: Deletes, mirror: TableSchema) -> list[str | None]:
+    found = deleted_keys(deletes, mirror, Compared((ID, NAME), (ID,))).collect()
+    return sorted([row["k"] for row in found], key=str)
+
+
+@pytest.mark.parametrize("value_format", READ)
+@pytest.mark.parametrize("flattening", [None, *FLAT.values()], ids=["envelopes", *FLAT])
+def test_deletes_tell_their_keys_in_each_format(
+    spark: SparkSession, value_format: str, flattening: Flattening | None
+):
+    deletes, schema = deletes_in(spark, value_format, flattening)
+    # The key of an updated row, and that of a deleted one. Two truncates have none.
+    assert keys_of(deletes, schema) == [None, None, '["1"]', '["2"]']
+
+
+def test_deletes_without_the_header_tell_their_keys_in_json(spark: SparkSession):
+    deletes, schema = deletes_in(spark, "json", None, change_header=False)
+    assert keys_of(deletes, schema) == [None, None, '["1"]', '["2"]']
+
+
+def test_a_delete_in_a_form_that_is_not_known_or_has_another_key_tells_no_key(spark: SparkSession):
+    deletes, schema = deletes_in(spark, "avro", None)
+    assert keys_of(replace(deletes, forms={}), schema) == [None] * 4
+    assert keys_of(deletes, replace(schema, oid=8)) == [None] * 4
+
+
+def test_there_are_no_deletes_where_there_is_no_record(spark: SparkSession):
+    records = spark.createDataFrame([], "form string")
+    assert Deletes.of(records, TOPIC, described([])) is None

@@ -7,7 +7,15 @@ import pytest
 from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.verifying import waiting
-from cdcd.mirror.verifying.waiting import Reached, Seen, StoppedTableError, Until, Waiting, unread_from
+from cdcd.mirror.verifying.waiting import (
+    Deletes,
+    Reached,
+    Seen,
+    StoppedTableError,
+    Until,
+    Waiting,
+    unread_from,
+)
 from cdcd.mirror.watching.stops import Stop
 from cdcd.tools.verify.delivery import NotDeliveredError
 
@@ -54,6 +62,9 @@ class FakeTables:
     def newest(self, name: str, until: Until) -> Reached:
         self.asked.append(until)
         return next(self._versions)
+
+    def deletes(self, topic: str, lsn: int) -> Deletes | None:
+        raise NotImplementedError
 
     def quarantined(self, topic: str) -> int:
         raise NotImplementedError
