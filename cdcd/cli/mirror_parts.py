@@ -177,7 +177,7 @@ def load_folded(
         place = Place(table, snapshot.topic(table), name, log.name, layout=layout)
         done = load(Loading(spark, format_, place, settings.variant), snapshot)
         if exists(spark, log.name):
-            note_read(spark, log, place.topic, int(done.lsn))
+            note_read(spark, log, place.topic, snapshot.commit_lsn)
         return done
 
     return load_one

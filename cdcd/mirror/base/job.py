@@ -222,6 +222,7 @@ class BaseJob:
 
     def _append_and_fold(self, live: LiveLog, stop: threading.Event, *, once: bool) -> None:
         bound, ends = self._bound()
+        self._tables.there = ends.keys()
         tables = len(self._described())
         if tables != self._told:
             self._told = tables

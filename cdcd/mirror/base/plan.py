@@ -112,7 +112,7 @@ def plan_of(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms
     if has is not None and position.is_former and not part.cut:
         later = with_form_of_rows(has, position, mine, later, forms)
     later = later or [newest]
-    if described is not None and has_other_labels(later[-1].schema, described.schema):
+    if described is not None and later[-1].schema.schema_id != described.schema.schema_id:
         later = [*later, described]
     is_same = marks and has is not None and not is_other(has, newest.schema)
     path = Path(has if is_same or not part.cut else None, later)

@@ -1,6 +1,6 @@
 """The tables that are folded from one topic: the table itself, its changelog, and its table of states."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -51,6 +51,7 @@ class TopicFolds:
     Attributes:
         log: what the log has in this round.
         policies: `cleanup.policy` of topics, as far as it is known.
+        there: the topics that exist in this round.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class TopicFolds:
     ) -> None:
         self.log = Appended()
         self.policies: dict[str, str] = {}
+        self.there: Collection[str] = ()
         self._spark = spark
         self._settings = settings
         self._lake = lake
@@ -94,11 +96,11 @@ class TopicFolds:
 
         Raises:
             LacksChangesError: the topic lost records that the log has not read.
-            CdcdError: the topic was deleted.
+            CdcdError: the topic does not exist any more.
         """
         table, schema = self._forms.table(topic) or topic, self._forms.newest(topic).schema
         stopped = self.log.stopped.get(topic)
-        if stopped is not None and self.log.gaps.get(topic) == DELETED:
+        if stopped is not None and self.log.gaps.get(topic) == DELETED and topic not in self.there:
             raise stopped
         if stopped is not None:
             raise LacksChangesError(stopped.message, hint=f"{stopped.hint}. {begin_again(table)}")

@@ -383,6 +383,10 @@ def test_a_table_whose_topic_lost_records_is_read_again_and_the_log_goes_on_with
     base._fold("t", 7)
     assert base._unread == {}
     assert base.stopped["public.t"].message == "m.t: deleted"
+    # WHEN it was made again since
+    base._tables.there = {"t"}
+    base._fold("t", 7)
+    assert base._unread == {"t": "m.t: deleted"}
 
 
 def test_a_table_is_looked_at_when_it_is_described_anew(base: BaseJob, monkeypatch: pytest.MonkeyPatch):
