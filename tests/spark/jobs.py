@@ -1,5 +1,6 @@
 """Mirrors in the test's own process, which say what they do as facts."""
 
+import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -118,6 +119,13 @@ class Job:
         place = source.name if self._config["target"]["format"] == ICEBERG else None
         name = f"lake.{place}.public_{table}" if place else f"delta.`{self._place}/public/{table}`"
         return self.spark.table(name)
+
+    def drop(self, source: Source, table: str) -> None:
+        """Drop the target table of `public.<table>`, as an operator does."""
+        if self._config["target"]["format"] == DELTA:
+            shutil.rmtree(self._place / "public" / table)
+        else:
+            self.spark.sql(f"DROP TABLE lake.{source.name}.public_{table}")
 
     def rows(self, source: Source, table: str) -> list[tuple[Any, ...]]:
         return sorted(tuple(row) for row in self.table(source, table).select("id", "n").collect())

@@ -1,6 +1,5 @@
 """What a column, a table, a topic and a label of an enum are: a mirror is equal, or stopped by name with a way on."""
 
-import shutil
 import threading
 from functools import partial
 from pathlib import Path
@@ -12,10 +11,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import CdcdError
-from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.records.types import table_schema
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, plan
-from cdcd.mirror.targets.target import Kind
 from cdcd.mirror.watching.progress import BatchDone, TableReloaded
 from deploy.demo.mirrored import compare
 from tests.integration.daemon import until
@@ -40,11 +37,7 @@ class Mirrored:
 
     def drop(self, table: str) -> None:
         """Drop a target table, as an operator does."""
-        name = self.job.target.name_of(TableSchema("", "public", table, "", ("id",), ()), Kind.MIRROR)
-        if name.startswith("delta."):
-            shutil.rmtree(name.removeprefix("delta.`").removesuffix("`"))
-        else:
-            self.job.spark.sql(f"DROP TABLE {name}")
+        self.job.drop(self._source, table)
 
     def different(self, *tables: str) -> list[str]:
         """The verdicts on those `tables` that differ from the source."""

@@ -23,7 +23,7 @@ NAMES = (
 )  # fmt: skip
 
 CHANGES = {
-    # int to text, numeric scale, timestamp to timestamptz, numeric(p,s) to numeric; a key added, dropped, changed.
+    # int to text, numeric scale, timestamp to timestamptz, numeric(p,s) to numeric; a key changed.
     "typed": ("id int PRIMARY KEY, v int", "ALTER v TYPE text", "ALTER v TYPE int USING v::int"),
     "scaled": (
         "id int PRIMARY KEY, v numeric(9,2)",
@@ -36,8 +36,6 @@ CHANGES = {
         "ALTER v TYPE timestamp",
     ),
     "unscaled": ("id int PRIMARY KEY, v numeric(9,2)", "ALTER v TYPE numeric", "ALTER v TYPE numeric(9,2)"),
-    "keyed": ("id int NOT NULL, v int", "ADD PRIMARY KEY (id)", "DROP CONSTRAINT keyed_pkey"),
-    "unkeyed": ("id int PRIMARY KEY, v int", "DROP CONSTRAINT unkeyed_pkey", "ADD PRIMARY KEY (id)"),
     "rekeyed": (
         "id int PRIMARY KEY, v int NOT NULL DEFAULT 0",
         "DROP CONSTRAINT rekeyed_pkey, ADD PRIMARY KEY (v, id)",
@@ -179,6 +177,43 @@ def test_a_change_that_no_target_can_follow_has_the_table_read_again_and_where_i
     source.deliver()
     assert job.once(tables={"on_incompatible": "stop"}) == {}
     is_equal()
+
+
+KEYS = {
+    "keyed": ("id int NOT NULL, v int", "ADD PRIMARY KEY (id)", "has a key now"),
+    "unkeyed": ("id int PRIMARY KEY, v int", "DROP CONSTRAINT unkeyed_pkey", "has no key any more"),
+}
+"""Of each table its columns, a change, and what the mirror says of the table then."""
+
+
+@FORMATS
+def test_a_table_that_gets_or_loses_its_key_stops_until_its_target_is_dropped(
+    stage: Stage, name: str, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    tables = [f"CREATE TABLE {table} ({columns})" for table, (columns, *_) in KEYS.items()]
+    with stage.source(name, *tables) as source:
+        job, reload = Job(spark, source, tmp_path, table_format), {"on_incompatible": "reload"}
+        for table in KEYS:
+            source.execute(f"INSERT INTO {table} VALUES (1, 1), (2, 2)")
+        source.deliver()
+        assert job.once(tables=reload) == {}
+        # WHEN one gets a key, and the other one loses its key
+        for table, (_, change, _) in KEYS.items():
+            source.execute(f"ALTER TABLE {table} {change}")
+            source.execute(f"INSERT INTO {table} VALUES (3, 3)")
+        source.deliver()
+        # THEN both stop by name
+        stopped = job.once(tables=reload)
+        assert sorted(stopped) == ["public.keyed", "public.unkeyed"]
+        for table, (*_, said) in KEYS.items():
+            assert said in stopped[f"public.{table}"].message
+            assert stopped[f"public.{table}"].hint.startswith("Rename or drop ")
+        # AND what the hint says makes them equal
+        for table in KEYS:
+            job.drop(source, table)
+        assert job.once(tables=reload) == {}
+        verdicts = compare(source.dsn, job.spark, job.target, [f"public.{table}" for table in KEYS])
+        assert all(verdict.equal for verdict in verdicts), list(map(str, verdicts))
 
 
 @FORMATS
