@@ -210,6 +210,7 @@ class BaseJob:
             topic
             for topic in topics
             if topic in self._retried
+            or topic in log.stopped
             or self._is_described_anew(topic)
             or is_due(self._known.get(topic), new[topic], now, self._settings, lacks=topic in lacking)
         ]

@@ -389,10 +389,14 @@ def test_a_table_whose_topic_lost_records_is_read_again_and_the_log_goes_on_with
     assert base._unread == {"t": "m.t: deleted"}
 
 
-def test_a_table_is_looked_at_when_it_is_described_anew(base: BaseJob, monkeypatch: pytest.MonkeyPatch):
+def test_a_table_is_looked_at_when_it_is_described_anew_or_its_topic_stopped(
+    base: BaseJob, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(topic_folds, "fold", lambda *_: Folded(7))
     base._fold("t", 7)
     forms: Any = base._forms
+    stopped = Appended(stopped={"t": SinkError("m.t: deleted", hint="Run it")})
+    assert base._chosen(["t"], {"t": LogChanges()}, time.monotonic(), stopped) == ["t"]
     assert base._chosen(["t"], {"t": LogChanges()}, time.monotonic(), Appended()) == []
     forms.ids["t"] = "2"
     assert base._chosen(["t"], {"t": LogChanges()}, time.monotonic(), Appended()) == ["t"]
