@@ -109,6 +109,10 @@ def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
         yield source
 
 
+FOLDED_S = 600.0
+"""Time for a round of folds on a busy machine."""
+
+
 def verify(
     spark: SparkSession,
     source: Source,
@@ -240,6 +244,7 @@ def write(connection: "psycopg.Connection[tuple[Any, ...]]", dice: random.Random
     connection.execute(statement.encode(), {"id": dice.randrange(1, 400)})
 
 
+@pytest.mark.timeout(1800)
 def test_writers_that_go_on_make_no_difference(source: Source, spark: SparkSession) -> None:
     # GIVEN a mirror that runs, and somebody who changes all rows of a table all the time
     mirror = source.mirror("iceberg")
@@ -247,7 +252,9 @@ def test_writers_that_go_on_make_no_difference(source: Source, spark: SparkSessi
     target = target_for(spark, mirror, f"w_{source.name}")
     with Writing(source, SEED, write) as writing:
         # WHEN the table is compared meanwhile
-        reports = [verify(spark, source, mirror.config, target, "public.hot") for _ in range(2)]
+        reports = [
+            verify(spark, source, mirror.config, target, "public.hot", timeout_s=FOLDED_S) for _ in range(2)
+        ]
         assert writing.rounds > 10
     # THEN no difference is told; rows that changed each time are counted as that
     for report in reports:
@@ -306,7 +313,7 @@ def test_mirrors_of_other_formats_are_compared_while_rows_change(
                 target,
                 "public.coded",
                 "public.hot",
-                timeout_s=600,
+                timeout_s=FOLDED_S,
                 looks_again=writing.stop,
             )
         # THEN all rows are equal, also those that changed while the others were compared
