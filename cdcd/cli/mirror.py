@@ -127,18 +127,6 @@ def command(
     for each in mirror_weaknesses(config):
         say(MirrorSecretWeak(each.key, each.found, each.fix))
     try:
-        if config.change_log != "none":
-            _append_log(
-                config,
-                pipeline,
-                say,
-                once=once,
-                consistent=consistent,
-                replay=replay,
-                relayout=tuple(map(table_named, relayout)),
-                tables=tuple(map(table_named, tables)),
-            )
-            return 0
         _mirror(
             config,
             pipeline,
@@ -166,62 +154,6 @@ def _mirror(
     relayout: "Sequence[str]",
     tables: "Sequence[str]",
 ) -> None:
-    """Mirror until stopped. Raises what ended it, or the first of the errors that stopped single tables."""
-    from cdcd.mirror.stream.job import Mirror  # noqa: PLC0415  loads pyspark
-    from cdcd.mirror.watching.observed import count  # noqa: PLC0415
-    from cdcd.mirror.watching.progress import MirrorServing  # noqa: PLC0415
-    from cdcd.telemetry.http import serve  # noqa: PLC0415
-    from cdcd.telemetry.mirror import MirrorTelemetry, mirror_routes  # noqa: PLC0415
-
-    numbers = MirrorTelemetry()
-
-    def observe(fact: "Fact") -> None:
-        count(fact, numbers)
-        say(fact)
-
-    stop = threading.Event()
-
-    def stop_by_signals() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-
-    stop_by_signals()
-    # First of all: it is wrong at once, and a session takes seconds.
-    settings = settings_of(config, consistent=consistent, source=pipeline is not None)
-    spark, target = session_for(config, f"cdcd mirror {config.name}"), target_of(config)
-    # A SparkContext replaces the handler of SIGINT by one that raises KeyboardInterrupt.
-    stop_by_signals()
-    read_from = None if pipeline is None else source_of(pipeline, settings)
-    mirror = Mirror(spark, settings, target, observe, read_from)
-    try:
-        if tables and read_from is not None:
-            load_tables(spark, settings, target, read_from, tables, observe)
-        if replay:
-            mirror.commands.replay()
-        if relayout:
-            mirror.commands.relayout(relayout)
-        with nullcontext("") if once else serve(config.http, mirror_routes(numbers, config.http)) as address:
-            if address:
-                observe(MirrorServing(address))
-            mirror.run(once=once, stop=stop)
-    finally:
-        mirror.close()
-        spark.stop()
-    for error in mirror.stopped.values():
-        raise error
-
-
-def _append_log(
-    config: "MirrorConfig",
-    pipeline: "Config | None",
-    say: "Observer",
-    *,
-    once: bool,
-    consistent: bool,
-    replay: bool,
-    relayout: "Sequence[str]",
-    tables: "Sequence[str]",
-) -> None:
     """Append the topics to the log until stopped, and fold tables of it with `change_log: fold`.
 
     Args:
@@ -232,8 +164,8 @@ def _append_log(
     Raises what ended it, or the first error that stopped a topic or a table.
     """
     from cdcd.mirror.base.job import BaseJob  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.base.load import read_again  # noqa: PLC0415
     from cdcd.mirror.log.job import CONSUMERS, LogJob  # noqa: PLC0415
-    from cdcd.mirror.stream.reload import read_again  # noqa: PLC0415
     from cdcd.mirror.watching.observed import count  # noqa: PLC0415
     from cdcd.mirror.watching.progress import MirrorServing  # noqa: PLC0415
     from cdcd.telemetry.http import serve  # noqa: PLC0415
@@ -266,7 +198,7 @@ def _append_log(
         run = partial(job.run, replays=replay)
     try:
         if tables and source is not None:
-            load_tables(spark, settings, target_of(config), source, tables, observe, load_one)
+            load_tables(spark, source, tables, observe, load_one)
         if isinstance(job, BaseJob):
             job.relayout(relayout)
         with nullcontext("") if once else serve(config.http, mirror_routes(numbers, config.http)) as address:
@@ -307,21 +239,13 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
 
     from cdcd.mirror.log.job import ends_in_kafka  # noqa: PLC0415  loads pyspark
     from cdcd.mirror.watching.log_status import look_at_log  # noqa: PLC0415
-    from cdcd.mirror.watching.status import look  # noqa: PLC0415
     from cdcd.telemetry.mirror_lines import lines  # noqa: PLC0415
 
-    place = config.target
-    with_log = config.change_log != "none"
-    ask = partial(ends_in_kafka, config.kafka.librdkafka()) if kafka and with_log else None
+    ask = partial(ends_in_kafka, config.kafka.librdkafka()) if kafka else None
+    base = None if config.change_log == "only" else base_format(config)
     spark = session_for(config, f"cdcd mirror status {config.name}", kafka=kafka)
     try:
-        if config.change_log == "none":
-            found = look(
-                spark, target_of(config), settings_of(config), place.location or place.catalog, kafka=kafka
-            )
-        else:
-            base = None if config.change_log == "only" else base_format(config)
-            found = look_at_log(spark, target_of(config), log_place(config), settings_of(config), base, ask)
+        found = look_at_log(spark, target_of(config), log_place(config), settings_of(config), base, ask)
     finally:
         spark.stop()
     if form == "json":
@@ -354,8 +278,8 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
 def quarantine(context: click.Context, file: Path | None, *, form: str, limit: int) -> int:
     """Show the records in quarantine, the newest first: topic, partition, offset, time and reason.
 
-    Reads the lakehouse alone, and changes nothing. Keys and values are not shown. With `change_log`, the quarantine is
-    the unreadable records of the log.
+    Reads the lakehouse alone, and changes nothing. Keys and values are not shown. The quarantine is the unreadable
+    records of the log, and the table of records that a version without a log left (cdcd.quarantine).
     """
     from cdcd.config.mirror import load_mirror  # noqa: PLC0415  --help needs none of it
 
@@ -368,8 +292,7 @@ def quarantine(context: click.Context, file: Path | None, *, form: str, limit: i
 
     spark = session_for(config, f"cdcd mirror quarantine {config.name}", kafka=False)
     try:
-        log = None if config.change_log == "none" else log_place(config).name
-        found = read_quarantine(spark, target_of(config), log, settings_of(config), limit)
+        found = read_quarantine(spark, target_of(config), log_place(config).name, settings_of(config), limit)
     finally:
         spark.stop()
     if form == "json":

@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 import time
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from cdcd.mirror.base.formats import BaseFormat
     from cdcd.mirror.base.topic_folds import Lake
     from cdcd.mirror.log.table import LogPlace
+    from cdcd.mirror.settings import MirrorSettings
     from cdcd.mirror.snapshot.reading import Loaded, Snapshot, SnapshotSource
-    from cdcd.mirror.stream.settings import MirrorSettings
     from cdcd.mirror.targets.target import Target
     from cdcd.mirror.verifying.waiting import Mirrored
 
@@ -71,24 +70,21 @@ def log_to(log: "MirrorLogConfig") -> "Observer":
 
 def load_tables(
     spark: Any,
-    settings: "MirrorSettings",
-    target: "Target",
     source: "SnapshotSource",
     tables: "Sequence[str]",
     observe: "Observer",
-    load_one: "Callable[[Snapshot, str], Loaded] | None" = None,
+    load_one: "Callable[[Snapshot, str], Loaded]",
 ) -> None:
     """Read these tables (`schema.table`) from the database into the mirror, all at one snapshot.
 
     Args:
-        load_one: reads one table. None: the tables are those of a mirror without a log.
+        load_one: reads one table at a snapshot.
 
     Raises:
         SourceError: there is no such table or slot, or it may not be read.
         TransientError: a snapshot was lost, or a table changed its form meanwhile, several times.
     """
     from cdcd.mirror.snapshot.reading import load_all  # noqa: PLC0415
-    from cdcd.mirror.stream.reload import load_as_set  # noqa: PLC0415
     from cdcd.mirror.watching.progress import LoadRestarted, LoadWaiting, TableLoaded  # noqa: PLC0415
 
     def wait(held: "SlotWait") -> None:
@@ -100,7 +96,7 @@ def load_tables(
 
     def load(snapshot: "Snapshot", table: str) -> None:
         began = time.monotonic()
-        done = (load_one or partial(load_as_set, spark, target, settings))(snapshot, table)
+        done = load_one(snapshot, table)
         seconds = time.monotonic() - began
         observe(TableLoaded(table, done.rows, done.quarantined, int(done.lsn), seconds))
 
@@ -187,22 +183,19 @@ def mirrored(spark: Any, config: "MirrorConfig", settings: "MirrorSettings") -> 
     """The tables of the mirror, as `cdcd verify` reads them."""
     from cdcd.adapters.kafka.topic_facts import TopicStarts  # noqa: PLC0415
     from cdcd.mirror.records.descriptions import Descriptions  # noqa: PLC0415  loads pyspark
-    from cdcd.mirror.verifying.batches import BatchTables  # noqa: PLC0415
     from cdcd.mirror.verifying.folds import FoldedTables  # noqa: PLC0415
 
-    target, ends = target_of(config), TopicStarts(config.kafka.librdkafka())
     forms = Descriptions(
         spark,
         settings.kafka,
-        ends,
+        TopicStarts(config.kafka.librdkafka()),
         settings.schemas,
         variant=settings.variant,
         mirrored=True,
-        by_header=config.change_log == "fold",
+        by_header=True,
     )
-    if config.change_log == "none":
-        return BatchTables(spark, target, settings.kafka, forms)
-    return FoldedTables(spark, target, base_format(config), log_place(config).name, settings.kafka, forms)
+    log = log_place(config).name
+    return FoldedTables(spark, target_of(config), base_format(config), log, settings.kafka, forms)
 
 
 def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource":
@@ -231,7 +224,7 @@ def settings_of(
 ) -> "MirrorSettings":
     """Return the settings of the job. `source`: True if the job can read tables from PostgreSQL again."""
     from cdcd.mirror.kafka import KafkaSource  # noqa: PLC0415
-    from cdcd.mirror.stream.settings import MirrorSettings  # noqa: PLC0415
+    from cdcd.mirror.settings import MirrorSettings  # noqa: PLC0415
     from cdcd.mirror.targets.layout import Deletes  # noqa: PLC0415
     from cdcd.mirror.targets.partitions import parse_fields  # noqa: PLC0415
     from cdcd.mirror.targets.target import Maintenance  # noqa: PLC0415

@@ -55,8 +55,7 @@ def _check_states(config: "MirrorConfig") -> None:
     if config.change_log != "fold" and config.tables.scd2:
         raise ConfigError(
             f"change_log is {config.change_log}, and tables of tables.scd2 are folded from a log.",
-            hint="Remove change_log, so that tables are folded, or remove tables.scd2. With change_log: none, "
-            "tables.history keeps a changelog.",
+            hint="Remove change_log, so that tables are folded, or remove tables.scd2.",
         )
 
 
@@ -113,8 +112,8 @@ def check_records(pipeline: "Config") -> None:
         raise ConfigError(
             "The pipeline's records are flattened (event_flattening), so the order of the changes of a row is not "
             "known.",
-            hint="Set format.change_header: true in the pipeline's configuration, with a topics.prefix of its own, and "
-            "change_log: fold in the mirror's. Or mirror a second pipeline without event_flattening.",
+            hint="Set format.change_header: true in the pipeline's configuration, with a topics.prefix of its own. Or "
+            "mirror a second pipeline without event_flattening.",
         )
     if pipeline.format.value == "cloudevents":
         raise ConfigError(

@@ -187,7 +187,7 @@ class TablesConfig(Section):
     scd2: TablePatterns | None = Field(
         None,
         description="Tables that get a table <table>_scd2 too: a row for each state that a row had, with the times at "
-        "which the state began and ended. Not with change_log: none.",
+        "which the state began and ended.",
     )
     json_as: Literal["string", "variant"] = Field(
         "string",
@@ -276,9 +276,7 @@ class BatchesConfig(Section):
         500_000,
         ge=1000,
         le=1_000_000_000,
-        description="With change_log: only, maximum number of records that one batch appends. With change_log: none, "
-        "maximum number of records that a mirror applies to a table at a time: if a live mirror is far "
-        "behind, it comes back to each table after this number of records of all topics together. A larger number "
+        description="Without --once, maximum number of records that one batch appends to the log. A larger number "
         "costs less CPU for each record, and takes more memory.",
     )
     threads: int = Field(2, ge=1, le=64, description="Number of tables that are processed at the same time.")
@@ -379,11 +377,10 @@ class MirrorConfig(Section):
         description="The topics of the pipeline, as the daemon's configuration has them under the same names."
     )
     target: TargetConfig = Field(description="Where the tables are kept.")
-    change_log: Literal["none", "only", "fold"] = Field(
+    change_log: Literal["fold", "only"] = Field(
         "fold",
         description="fold: all records of the pipeline's topics are appended to one table, the log, and tables are "
-        "folded from the log. only: the log without tables. none: the former way, tables without a log. A mirror that "
-        "had none is taken over at its first start with fold, without reading its tables again.",
+        "folded from the log. only: the log without tables.",
     )
     tables: TablesConfig = Field(description="Choice of tables, and their form.")
     batches: BatchesConfig = Field(description="Size and interval of batches.")
@@ -397,6 +394,16 @@ class MirrorConfig(Section):
         description="Settings of Spark, such as spark.driver.memory and spark.sql.catalog.*. They override cdcd's "
         "settings.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_without_log(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("change_log") == "none":
+            raise ValueError(
+                "change_log: none is gone, because this version keeps tables by folds from a log. Remove the line: the "
+                "mirror then takes its tables over without reading them again"
+            )
+        return data
 
     @model_validator(mode="before")
     @classmethod

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.mirror.session import is_connect
 
 EARLIEST: Final = -2
-LATEST: Final = -1
 """Offsets that Spark's Kafka source takes for the ends of a partition."""
 
 TASK_RECORDS: Final = 25_000

@@ -1,6 +1,6 @@
 """The status of `cdcd mirror status`: its values, their problems, and their display.
 
-The values come from the lakehouse alone (`cdcd.mirror.watching.status` reads them), so they are available while the
+The values come from the lakehouse alone (`cdcd.mirror.watching.log_status` reads them), so they are available while the
 mirror is down. Data outside of the lakehouse, such as changes that were not read yet, is unknown here.
 """
 

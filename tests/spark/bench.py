@@ -1,17 +1,15 @@
 """How fast the mirror is beside the same reading without the tables, and whether it equals the source.
 
     python -m tests.spark.bench [--changes N] [--tables N] [--batch N] [--format iceberg|delta …] [--kills N] [--warm N]
-        [--fold]
 
 A real PostgreSQL, the daemon and a broker fill the topics once. Then, in one Spark and with batches of the same size,
-the topics are read, parsed and counted (the limit; every value is looked at: all are hashed), and mirrored by `Mirror`
+the topics are read, parsed and counted (the limit; every value is looked at: all are hashed), and mirrored by `BaseJob`
 (`cdcd mirror --once`), format by format. The limit is taken before and after the mirror, and counts as the mean of
 both; what runs first, with all code still to be compiled, does not count, nor what runs --warm times more, reading and
 mirroring, until a mirror is as in the days after its start. Beside the seconds stand those of the CPU,
 which say more on a machine that others use too. The first batch fills empty tables; with a --batch smaller than the
 changes, the others merge. With --kills, `cdcd mirror` is killed so many times (SIGKILL) on the way and started again.
-The tables are compared with the source by count and checksum. With --fold, the topics are appended to a log, and the
-tables are folded from it (`change_log: fold`).
+The tables are compared with the source by count and checksum.
 """
 
 import argparse
@@ -24,13 +22,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -45,9 +42,6 @@ from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.changes import parse
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.session import catalog_conf, session
-from cdcd.mirror.stream import table
-from cdcd.mirror.stream.job import Mirror
-from cdcd.mirror.targets import applying, table_format
 from cdcd.mirror.targets.target import Kind
 from cdcd.mirror.watching.lines import lines
 from cdcd.mirror.watching.progress import BatchDone, Fact
@@ -84,7 +78,6 @@ def main() -> None:
         "--kill-batch", type=int, default=250_000, help="batches.records_max of what is killed"
     )
     parser.add_argument("--warm", type=int, default=0, help="so many times more before it counts")
-    parser.add_argument("--fold", action="store_true", help="tables that are folded from a log")
     parser.add_argument("--memory", default="1g", help="of the driver")
     parser.add_argument("--property", nargs="*", default=[], help="of the tables, name=value")
     arguments = parser.parse_args()
@@ -180,7 +173,6 @@ def _config(
         "kafka": {"bootstrap_servers": broker.bootstrap_servers},
         "target": {"format": format_, "catalog": catalog, "location": str(place), "properties": properties},
         "batches": {"records_max": batch or arguments.batch},
-        "change_log": "fold" if arguments.fold else "none",
         "maintenance": {"interval_s": None},
         "spark": {"spark.driver.memory": arguments.memory},
     }
@@ -265,42 +257,6 @@ def _limit(spark: SparkSession, config: MirrorConfig) -> _Took:
     return took
 
 
-class _Clock:
-    """Adds up how long calls take, over all threads."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._lock = threading.Lock()
-
-    def timed(self, what: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **more: Any) -> Any:
-            began = time.monotonic()
-            try:
-                return call(*args, **more)
-            finally:
-                with self._lock:
-                    self.seconds[what] = self.seconds.get(what, 0.0) + time.monotonic() - began
-
-        return run
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """The three parts of a table's batch: read and parse, reduce, write."""
-        places: list[tuple[Any, str, str]] = [
-            (table, "grouped", "read and parse"),
-            (applying, "_reduce", "reduce"),
-            (applying.Applying, "_commit", "have Spark write"),
-            (table_format.TableFormat, "append", "append"),
-        ]
-        with ExitStack() as stack:
-            for owner, name, what in places:
-                for class_ in (owner, *getattr(owner, "__subclasses__", list)()):
-                    if name in vars(class_):
-                        timed = self.timed(what, vars(class_)[name])
-                        stack.enter_context(patch.object(class_, name, timed))
-            yield
-
-
 def _mirror(spark: SparkSession, config: MirrorConfig) -> _Took:
     def show(fact: Fact) -> None:
         if isinstance(fact, BatchDone):
@@ -309,20 +265,10 @@ def _mirror(spark: SparkSession, config: MirrorConfig) -> _Took:
         else:
             print(*[f"  {line}" for line in lines(fact)], sep="\n", flush=True)
 
-    mirror: Mirror | BaseJob
-    settings, target = settings_of(config), target_of(config)
-    if config.change_log == "fold":
-        mirror = BaseJob(spark, settings, lake_of(config), config.kafka.librdkafka(), show)
-    else:
-        mirror = Mirror(spark, settings, target, show)
-    clock = _Clock()
+    mirror = BaseJob(spark, settings_of(config), lake_of(config), config.kafka.librdkafka(), show)
     began = _Took.until_now(spark)
-    with clock.watching():
-        mirror.run(once=True, stop=threading.Event())
+    mirror.run(once=True, stop=threading.Event())
     took = _Took.until_now(spark) - began
-    if isinstance(mirror, Mirror):
-        mirror.close()
-        print("  of all threads:", ", ".join(f"{what} {took:.1f} s" for what, took in clock.seconds.items()))
     assert not mirror.stopped, mirror.stopped
     return took
 

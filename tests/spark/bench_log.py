@@ -25,7 +25,7 @@ from cdcd.mirror.log import positions
 from cdcd.mirror.log.job import CONSUMERS, LogJob
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.session import catalog_conf, session
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.target import Maintenance
 from deploy.local import KafkaBroker
 from deploy.local.cache import cache_folder

@@ -1,14 +1,14 @@
-"""What many small tables cost a mirror without a log: the CPU of `cdcd mirror --once` for each table with few changes.
+"""What many small tables cost a mirror: the CPU of `cdcd mirror --once` for each table with few changes.
 
     python -m tests.spark.bench_tables [--tables N …] [--format iceberg|delta …] [--changes N] [--tasks]
 
 A real PostgreSQL, the daemon and a broker fill the topics. For each number of tables there are two runs of
-`cdcd mirror --once`: the first creates the tables, the second merges a few changes into each. The CPU is that of the
+`cdcd mirror --once`: the first creates the tables, the second folds a few changes into each. The CPU is that of the
 whole process, Python and Java, from its start to its end, as /proc counts it: so it says the same on a machine that
 others use too. What lies between two numbers of tables, divided by their difference, is the cost of one more table.
 
 With `--tasks`, it also prints what Spark counts itself: the CPU of all tasks, from the log of events. What the driver
-does is not in that: plans, commits, and the tables whose files it replaces itself. Writing this log costs some CPU.
+does is not in that: plans and commits. Writing this log costs some CPU.
 """
 
 import argparse
@@ -143,7 +143,6 @@ def _run(source: Source, format_: str, tables: int, place: Path, conf: dict[str,
     config = {
         "name": NAME,
         "kafka": {"bootstrap_servers": source.servers},
-        "change_log": "none",
         "target": {"format": format_, "location": str(place / "lake")},
         "tables": {"include": [f"public.t_{i}" for i in range(tables)]},
         "maintenance": {"interval_s": None},

@@ -17,7 +17,7 @@ from cdcd.mirror.log import lineage
 from cdcd.mirror.log.job import LogJob
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.delta import DeltaTarget
 from cdcd.mirror.targets.iceberg import IcebergTarget
 from cdcd.mirror.targets.lakehouse import Lakehouse

@@ -16,12 +16,11 @@ from cdcd.config.mirror import MirrorConfig, parse_mirror
 from cdcd.core.errors import CdcdError
 from cdcd.mirror.api import consistent_points
 from cdcd.mirror.base.job import BaseJob
+from cdcd.mirror.base.load import read_again
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.snapshot.reading import SnapshotSource
-from cdcd.mirror.stream.job import Mirror
-from cdcd.mirror.stream.reload import read_again
-from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.target import Target
 from cdcd.mirror.watching.log_status import read_quarantine
 from cdcd.mirror.watching.progress import Fact
@@ -79,26 +78,12 @@ class Job:
         job.run(once=True, stop=threading.Event())
         return job.stopped
 
-    def without_log(self, **sections: Any) -> Mirror:
-        """A mirror without a log, which the caller runs."""
-        self.facts.clear()
-        config = self._parsed({**sections, "change_log": "none"})
-        return Mirror(self._first, settings_of(config), target_of(config), self.facts.append, self.database)
-
-    def once_without_log(self, **sections: Any) -> Mirror:
-        mirror = self.without_log(**sections)
-        try:
-            mirror.run(once=True, stop=threading.Event())
-        finally:
-            mirror.close()
-        return mirror
-
     def load(self, tables: Sequence[str], sections: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Read these tables (`schema.table`) from the database, as `cdcd mirror --snapshot` does."""
         spark, config = self.spark, self._parsed(sections)
         settings = settings_of(config)
         load_one = load_folded(spark, config, settings)
-        load_tables(spark, settings, self.target, self.database, tables, self.facts.append, load_one)
+        load_tables(spark, self.database, tables, self.facts.append, load_one)
 
     def settings(self, **sections: Any) -> MirrorSettings:
         return settings_of(self._parsed(sections))

@@ -23,7 +23,7 @@ from cdcd.mirror.base.fold import fold
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log.job import LogJob
 from cdcd.mirror.log.table import LogPlace
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 from tests.integration.daemon import until
 from tests.spark.base_model import WAITS_S, Lake, Slow, expected
 from tests.spark.sessions import for_tests

@@ -32,7 +32,7 @@ from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.session import catalog_conf, session
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.iceberg import IcebergTarget
 from cdcd.mirror.targets.target import Kind
 

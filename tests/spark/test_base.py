@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from cdcd.core.errors import SinkError
 from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.part import LacksChangesError, LogReader, Part
+from cdcd.mirror.base.sessions import Sessions
 from cdcd.mirror.base.shared import MOST, shared
 from cdcd.mirror.jars import DELTA, ICEBERG
-from cdcd.mirror.stream.sessions import Sessions
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from deploy.demo.mirrored import compare
 from tests.spark.base_model import DOCS, TOPIC, Lake, as_row, expected, form_of

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 from cdcd.cli.mirror_parts import load_folded, load_tables, settings_of
 from cdcd.config.mirror import parse_mirror
 from cdcd.mirror.base.formats import base_of
+from cdcd.mirror.base.load import read_again
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.snapshot.reading import Loaded, Snapshot, SnapshotSource
-from cdcd.mirror.stream.reload import read_again
 from cdcd.mirror.watching.progress import Replayed, TableLoaded, TableReloaded, TableReloading
 from tests.spark.folding import Folds
 from tests.spark.stage import Stage
@@ -34,7 +34,7 @@ def test_a_table_that_spark_reads_again_equals_its_source_and_folds_continue(
         place = {"catalog": "lake", "namespace": source.name} if table_format == ICEBERG else {}
         kafka = {"bootstrap_servers": source.servers}
         target = {"format": table_format, "location": str(folds.folder), **place}
-        given = {"name": source.name, "kafka": kafka, "target": target, "change_log": "fold"}
+        given = {"name": source.name, "kafka": kafka, "target": target}
         config = parse_mirror(yaml.safe_dump(given), {})
         settings, own = settings_of(config), folds.spark
         slot = f"cdcd_{source.name}"
@@ -59,7 +59,7 @@ def test_a_table_that_spark_reads_again_equals_its_source_and_folds_continue(
             source.execute("INSERT INTO item VALUES (2000, 'later', 'later'); DELETE FROM item WHERE id = 50")
             return done
 
-        load_tables(own, settings, folds.target, database, ["public.item"], folds.facts.append, load_one)
+        load_tables(own, database, ["public.item"], folds.facts.append, load_one)
         # THEN it has the rows of the snapshot
         loaded = folds.facts[-1]
         assert isinstance(loaded, TableLoaded)

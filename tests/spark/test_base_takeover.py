@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.watching.progress import TableTakenOver
 from tests.spark.folding import Folds
-from tests.spark.jobs import Job
+from tests.spark.former_tables import FormerTables
 from tests.spark.stage import Source, Stage
 
 TABLES = [
@@ -34,14 +34,14 @@ def test_a_table_of_a_mirror_without_a_log_goes_on_without_being_read_again(
 ) -> None:
     with stage.source(f"taken_{table_format}", *TABLES) as source:
         folds = Folds(spark, source, tmp_path, table_format)
-        today = Job(spark.newSession(), source, folds.folder, table_format)
+        former = FormerTables(spark.newSession(), source, folds.target)
         # GIVEN tables of a mirror without a log, with keys that moved, and values that were not sent
         source.deliver()
-        assert today.once_without_log().stopped == {}
+        former.once("plain", "moved", "late")
         source.execute("UPDATE moved SET id = id + 10 WHERE id < 3; DELETE FROM plain WHERE id = 5")
         source.execute("UPDATE plain SET n = 10 * n; UPDATE late SET n = 100 WHERE id = 1")
         source.deliver()
-        assert today.once_without_log(tables={"exclude": ["public.late"]}).stopped == {}
+        former.once("plain", "moved")
         # AND Kafka loses the records, and those of one table before they were mirrored
         for table in ("plain", "moved", "late"):
             source.shorten(f"public.{table}", ends(source, table))
@@ -94,17 +94,19 @@ def test_changelogs_of_a_mirror_without_a_log_go_on_with_each_change_once(
 ) -> None:
     with stage.source(f"logs_{table_format}", *CHANGELOGS) as source:
         folds = Folds(spark, source, tmp_path, table_format)
-        former = Job(spark.newSession(), source, folds.folder, table_format)
+        former = FormerTables(spark.newSession(), source, folds.target)
         keyless, paired = folds.name("keyless"), folds.name("paired").replace("paired", "paired_changes")
         # GIVEN changelogs of a mirror without a log, with rows of a snapshot, and a column of another type
         source.deliver()
-        assert former.once_without_log(tables={"history": HISTORY}).stopped == {}
+        former.once("keyless", "paired", history=("paired",))
         source.execute("UPDATE paired SET n = 10 WHERE id = 1; DELETE FROM paired WHERE id = 2")
         source.execute("UPDATE keyless SET n = 20 WHERE id = 2")
+        source.deliver()
+        former.once("keyless", "paired", history=("paired",))
         source.execute("ALTER TABLE keyless ALTER n TYPE text USING 'n' || n")
         source.execute("INSERT INTO keyless VALUES (3, 'three'); DELETE FROM keyless WHERE id = 3")
         source.deliver()
-        assert former.once_without_log(tables={"history": HISTORY}).stopped == {}
+        former.once("keyless", "paired", history=("paired",))
         before = {name: changes_of(folds, name) for name in (keyless, paired)}
         # WHEN they are folded from a log, THEN no change is there twice
         assert folds.once(history=tuple(HISTORY)) == {}

@@ -9,7 +9,7 @@ from cdcd.mirror.base.branches import drop_tags, tag_version
 from cdcd.mirror.base.upkeep import BaseUpkeep
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.delta import DeltaTarget
 from cdcd.mirror.targets.iceberg import IcebergTarget
 from cdcd.mirror.targets.pinned import Tag

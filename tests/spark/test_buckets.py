@@ -189,34 +189,31 @@ def test_a_mirror_makes_new_tables_in_buckets_and_lays_former_ones_out_anew(
         job = Job(spark, source, tmp_path, table_format)
         source.execute("INSERT INTO old SELECT 'k' || n, n FROM generate_series(1, 100) n")
         source.deliver()
-        job.once_without_log()
+        job.once()
         source.execute("INSERT INTO young SELECT n, n FROM generate_series(1, 100) n")
         source.deliver()
         sections = {"tables": {"buckets": 4, "buckets_for": {"public.old": 8}}}
-        assert job.once_without_log(**sections).stopped == {}
+        assert job.once(**sections) == {}
         assert BUCKET not in job.table(source, "old").columns
         assert job.table(source, "young").select(BUCKET).distinct().count() == 4
         # WHEN the former one is laid out again, and a name is wrong
-        mirror = job.without_log(**sections)
-        try:
-            with pytest.raises(ConfigError, match=r"--relayout public\.gone"):
-                mirror.commands.relayout(["public.gone"])
-            mirror.commands.relayout(["public.old", "public.young"])
-            done = [(fact.table, fact.before, fact.after) for fact in job.all(TableLaidOut)]
-            assert done == [("public.old", 1, 8), ("public.young", 4, 4)]
-            source.execute("UPDATE old SET n = -n, id = 'new' || n WHERE n < 20")
-            source.execute("DELETE FROM young WHERE n < 50")
-            source.execute("ALTER TABLE old RENAME id TO name")
-            source.execute("UPDATE old SET n = 0 WHERE name IN ('new7', 'k30')")
-            source.deliver()
-            mirror.run(once=True, stop=threading.Event())
-        finally:
-            mirror.close()
+        mirror = job.mirror(**sections)
+        with pytest.raises(ConfigError, match=r"--relayout public\.gone"):
+            mirror.relayout(["public.gone"])
+        mirror.relayout(["public.old", "public.young"])
+        done = [(fact.table, fact.before, fact.after) for fact in job.all(TableLaidOut)]
+        assert done == [("public.old", 1, 8), ("public.young", 4, 4)]
+        source.execute("UPDATE old SET n = -n, id = 'new' || n WHERE n < 20")
+        source.execute("DELETE FROM young WHERE n < 50")
+        source.execute("ALTER TABLE old RENAME id TO name")
+        source.execute("UPDATE old SET n = 0 WHERE name IN ('new7', 'k30')")
+        source.deliver()
+        mirror.run(once=True, stop=threading.Event())
         # THEN both are equal, and the next process goes on
         assert mirror.stopped == {}
         source.execute("INSERT INTO old VALUES ('late', 1)")
         source.deliver()
-        assert job.once_without_log().stopped == {}
+        assert job.once() == {}
         verdicts = compare(source.dsn, spark, job.target, ["public.old", "public.young"])
         assert all(verdict.equal for verdict in verdicts), list(map(str, verdicts))
         assert job.table(source, "old").select(BUCKET).distinct().count() == 8

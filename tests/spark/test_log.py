@@ -24,7 +24,7 @@ from cdcd.mirror.log import positions, upkeep
 from cdcd.mirror.log.job import LogJob
 from cdcd.mirror.log.table import COLUMNS, LogPlace
 from cdcd.mirror.log.upkeep import LogUpkeep
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.target import Maintenance
 from cdcd.mirror.watching.progress import (
     BatchDone,

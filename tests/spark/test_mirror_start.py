@@ -14,11 +14,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from cdcd.cli.mirror_parts import settings_of, target_of
+from cdcd.cli.mirror_parts import lake_of, settings_of
 from cdcd.config.mirror import parse_mirror
 from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.records.schemas import TableForm
-from cdcd.mirror.stream.job import Mirror
+from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.watching.progress import Fact, MirrorStarted
 from deploy.local.kafka_broker import KafkaBroker
 
@@ -72,19 +72,21 @@ def test_a_start_asks_kafka_as_often_for_many_tables_as_for_one(
     parsed = parse_mirror(yaml.safe_dump(config), {})
     facts: list[tuple[float, Fact]] = []
     began, cpu = time.monotonic(), time.process_time()
-    mirror = Mirror(
-        spark, settings_of(parsed), target_of(parsed), lambda fact: facts.append((time.monotonic(), fact))
+    mirror = BaseJob(
+        spark,
+        settings_of(parsed),
+        lake_of(parsed),
+        parsed.kafka.librdkafka(),
+        lambda fact: facts.append((time.monotonic(), fact)),
     )
-    client = mirror._admin._client = Counted(mirror._admin._client)
-    try:
-        mirror.run(once=True, stop=threading.Event())
-    finally:
-        mirror.close()
+    topics: Any = mirror._topics
+    client = topics._client = Counted(topics._client)
+    mirror.run(once=True, stop=threading.Event())
     took = time.monotonic() - began
     started = [(at - began, fact.topics) for at, fact in facts if isinstance(fact, MirrorStarted)]
     print(f"{TABLES} tables: started after {started[0][0]:.1f} s, each table looked at after {took:.1f} s")
     print(f"{time.process_time() - cpu:.1f} s of Python's CPU")
     print(dict(client.calls))
     assert [topics for _, topics in started] == [TABLES]
-    assert len(mirror._tables.by_topic) == TABLES
+    assert mirror.stopped == {}
     assert client.calls.total() <= CALLS_MAX, client.calls

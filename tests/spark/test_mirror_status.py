@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,20 @@ import yaml
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError
+from cdcd.mirror.base.formats import base_of
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.log.table import LogPlace
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.delta import DeltaTarget
 from cdcd.mirror.targets.iceberg import IcebergTarget
+from cdcd.mirror.targets.quarantine import QUARANTINE
 from cdcd.mirror.targets.target import Target
+from cdcd.mirror.watching.log_status import look_at_log, read_quarantine
 from cdcd.mirror.watching.progress import TableResumed
-from cdcd.mirror.watching.status import look
 from cdcd.telemetry.mirror_status import FOUND
 from deploy.demo.mirrored import environment
+from tests.spark.conftest import MakeTarget
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage
 
@@ -134,7 +139,7 @@ def test_the_log_of_a_mirror_is_one_object_in_each_line(source: Source) -> None:
 
 
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
-def test_a_place_where_nothing_is_yet_has_no_tables(
+def test_a_place_where_nothing_is_yet_has_no_log(
     spark: SparkSession, tmp_path: Path, table_format: str
 ) -> None:
     spark.conf.set("spark.sql.catalog.empty", "org.apache.iceberg.spark.SparkCatalog")
@@ -146,13 +151,30 @@ def test_a_place_where_nothing_is_yet_has_no_tables(
     }
     settings = MirrorSettings("shop", KafkaSource(NOBODY), "shop", "shop.schemas", "shop.checkpoint", "/c")
     for target in targets[table_format]:
-        assert look(spark, target, settings, "there").tables == ()
+        place = LogPlace(target.own_name("log"), table_format, str(tmp_path / "checkpoint"))
+        with pytest.raises(ConfigError, match="There is no log"):
+            look_at_log(spark, target, place, settings, base_of(table_format))
+        assert read_quarantine(spark, target, place.name, settings, 10) == []
 
 
-def test_a_place_that_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_records_that_a_version_without_a_log_left_in_quarantine_are_shown(
+    spark: SparkSession, make_target: MakeTarget
+) -> None:
+    # GIVEN the table of a former version, with records of this pipeline and of another one
+    target = make_target()
+    columns = (
+        "`table` string, topic string, partition int, offset bigint, record_time timestamp, reason string"
+    )
+    places = [("public.a", f"{prefix}.public.a", 0, 7) for prefix in ("shop", "other")]
+    rows = [(*place, datetime(2026, 1, 1, tzinfo=UTC), "no JSON") for place in places]
+    target.append(
+        target.own_name(QUARANTINE), spark.createDataFrame(rows, columns), ["topic", "partition", "offset"]
+    )
     settings = MirrorSettings("shop", KafkaSource(NOBODY), "shop", "shop.schemas", "shop.checkpoint", "/c")
-    with pytest.raises(ConfigError, match="The tables in there cannot be read"):
-        look(spark, DeltaTarget(f"nofs://{tmp_path}"), settings, "there")
+    # WHEN the quarantine is read, also before there is a log
+    found = read_quarantine(spark, target, target.own_name("log"), settings, 10)
+    # THEN the record of this pipeline is there
+    assert [(each.topic, each.offset, each.reason) for each in found] == [("shop.public.a", 7, "no JSON")]
 
 
 def test_a_table_of_another_format_in_the_same_catalog_is_passed_over(spark: SparkSession) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,25 +10,18 @@ from pyspark.sql.types import StringType
 
 from cdcd.core.errors import ConfigError
 from cdcd.mirror.jars import DELTA, ICEBERG
-from cdcd.mirror.kafka import KafkaSource
-from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.schema import ColumnSchema
-from cdcd.mirror.stream.replay import replay_quarantine
-from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.targets.layout import DELETED, PLAIN, Deletes, Layout
 from cdcd.mirror.targets.merge import UNKNOWN
-from cdcd.mirror.targets.quarantine import QUARANTINE
 from cdcd.mirror.targets.target import Kind, LaidOut, New
-from cdcd.mirror.watching.progress import Replayed, TableLaidOut, TableLoaded, TableReloaded
+from cdcd.mirror.watching.progress import TableLaidOut, TableLoaded, TableReloaded
 from tests.spark.conftest import MakeTarget
 from tests.spark.jobs import Job
 from tests.spark.source_model import frame
 from tests.spark.stage import Stage
-from tests.spark.test_replay import FakeAdmin, Known, deleted
 from tests.spark.test_target_tables import FORM, ID, NOTE, N, change, rows
-from tests.spark.topic_model import NEW, TABLE, TOPIC, Topic, record
 
 MARKS = Layout(deletes=Deletes.MARK)
 
@@ -169,35 +162,6 @@ def test_a_mirror_is_written_anew_to_mark_deletes_and_to_remove_them_again(
     assert DELETED not in spark.table(name).columns
     target.apply(name, frame(spark, [change("d", 30, (2, None, None))], FORM))
     assert rows(spark, name, "id") == []
-
-
-def test_records_that_come_back_from_quarantine_leave_deleted_rows_marked(
-    spark: SparkSession, target: Lakehouse
-):
-    # GIVEN rows whose insert, or an update of which, was in quarantine when they were deleted
-    values = (
-        record("new", 1, {"id": 1, "note": "first"}),
-        record("new", 2, {"id": 1, "note": "last"}),
-        deleted(3, 1),
-        record("new", 4, {"id": 2, "note": "only"}),
-        deleted(5, 2),
-    )
-    quarantined = (1, 3)
-    topic = Topic(*values)
-    changes = parse(topic.read(spark, TOPIC, {}, {0: 5}), NEW.schema, NEW.rules).drop(PROBLEM)
-    name = target.name_of(NEW.schema, Kind.MIRROR)
-    target.prepare(spark, name, NEW.schema, Kind.MIRROR, (5, 1), MARKS)
-    target.apply(name, changes.filter(~changes["offset"].isin(*quarantined)))
-    assert rows(spark, name, "id", "note", DELETED) == [(1, "first", True)]
-    places = [(TABLE, TOPIC, 0, offset) for offset in quarantined]
-    waiting = spark.createDataFrame(places, "table string, topic string, partition int, offset bigint")
-    target.append(target.own_name(QUARANTINE), waiting, ["topic", "partition", "offset"])
-    settings = MirrorSettings("shop", KafkaSource("b:1"), "shop", "s", "c", "/c")
-    given = cast("Any", (topic, FakeAdmin(), Known(), target, settings))
-    # WHEN they come back
-    assert list(replay_quarantine(spark, *given)) == [Replayed(TABLE, 2, 0, 0)]
-    # THEN the rows have the last values that they had, and are deleted
-    assert rows(spark, name, "id", "note", DELETED) == [(1, "last", True), (2, "only", True)]
 
 
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from cdcd.mirror.jars import DELTA, ICEBERG
 from tests.integration.forked import run_cdcd
 from tests.spark.folding import Folds
-from tests.spark.jobs import HasTables, Job
 from tests.spark.stage import Source, Stage
 
 TABLES = [
@@ -28,20 +27,13 @@ def test_tables_that_were_set_aside_or_whose_log_was_dropped_stop_by_name_and_ar
 ) -> None:
     with stage.source("aside", *TABLES, tables={"on_error": "set_aside"}) as source:
         folds = [Folds(spark, source, tmp_path / "folds", each) for each in (ICEBERG, DELTA)]
-        today = Job(spark, source, tmp_path / "today", DELTA)
-        mirrors: list[HasTables] = [*folds, today]
         config = ("--config", str(source.daemon.config_path))
 
         def fold() -> list[dict[str, str]]:
             """Fold once in each format. Returns why tables stopped."""
             return [{table: error.message for table, error in each.once().items()} for each in folds]
 
-        def mirror() -> dict[str, str]:
-            """Run today's mirror once. Returns why tables stopped."""
-            stopped = today.once_without_log().stopped.items()
-            return {topic.removeprefix("aside."): error.message for topic, error in stopped}
-
-        def rows(of: HasTables, table: str) -> list[tuple[int, int, str]]:
+        def rows(of: Folds, table: str) -> list[tuple[int, int, str]]:
             frame = of.table(source, table).select("id", "n", "note")
             return sorted(tuple(row) for row in frame.collect())
 
@@ -52,9 +44,9 @@ def test_tables_that_were_set_aside_or_whose_log_was_dropped_stop_by_name_and_ar
 
         # GIVEN mirrors that are equal
         source.deliver()
-        assert [*fold(), mirror()] == [{}, {}, {}]
+        assert fold() == [{}, {}]
         before = expected("big")
-        assert [rows(each, "big") for each in mirrors] == 3 * [before]
+        assert [rows(each, "big") for each in folds] == 2 * [before]
         # WHEN the daemon sets a table aside
         done = run_cdcd("tables", "stop", "public.big", *config)
         assert done.returncode == 0, done.stderr
@@ -63,18 +55,18 @@ def test_tables_that_were_set_aside_or_whose_log_was_dropped_stop_by_name_and_ar
         source.execute("INSERT INTO other VALUES (6, 6, 'new')")
         source.deliver()
         # THEN it stops by the daemon's reason, with the rows from before, and the other table goes on
-        for stopped in (*fold(), mirror()):
+        for stopped in fold():
             assert list(stopped) == ["public.big"]
             assert "The daemon has set the table aside (request)" in stopped["public.big"]
-        assert [rows(each, "big") for each in mirrors] == 3 * [before]
-        assert [rows(each, "other") for each in mirrors] == 3 * [expected("other")]
+        assert [rows(each, "big") for each in folds] == 2 * [before]
+        assert [rows(each, "other") for each in folds] == 2 * [expected("other")]
         # WHEN it comes back
         _resume(source, "big")
         source.execute("UPDATE big SET n = 80 WHERE id = 3")
         source.deliver()
         # THEN it is equal
-        assert mirror() == {}
-        assert rows(today, "big") == expected("big")
+        assert fold() == [{}, {}]
+        assert [rows(each, "big") for each in folds] == 2 * [expected("big")]
         # AND when the logs are dropped, and a topic has lost records by then that the tables lack
         _drop_logs(spark, folds)
         ends = _ends(source, "public.other")
@@ -82,7 +74,7 @@ def test_tables_that_were_set_aside_or_whose_log_was_dropped_stop_by_name_and_ar
         source.execute("INSERT INTO other SELECT g, g, 'more' FROM generate_series(10, 40) g")
         source.deliver()
         source.shorten("public.other", {part: end + 8 for part, end in ends.items()})
-        # THEN that table stops by name, and the first one is equal in the folds too
+        # THEN that table stops by name, and the first one is equal
         for stopped in fold():
             assert list(stopped) == ["public.other"]
             assert "the table lacks records before it" in stopped["public.other"]

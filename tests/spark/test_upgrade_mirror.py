@@ -1,4 +1,4 @@
-"""Mirrors of commit 99c61843 continue under this version, and the other way round, without reading tables again."""
+"""Mirrors of commit 99c61843 continue under this version, without reading tables again."""
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -18,9 +18,6 @@ pytestmark = pytest.mark.upgrade
 ANSWER_S = 120.0
 """Maximum number of seconds to wait until the broker has deleted records."""
 
-HINTS = {"fold": "cdcd tables resume public.typed", "none": "--snapshot public.typed"}
-"""What brings a table back, by `change_log`."""
-
 TOPICS = ("public.account", "public.pair", "public.whole", "public.log")
 
 
@@ -39,55 +36,43 @@ def ends_of(source: Source) -> list[TopicPartition]:
     ]
 
 
-def select(mirror: MirrorProcess, variables: Environment | None, change_log: str) -> None:
+def select(mirror: MirrorProcess, variables: Environment | None) -> None:
     """Select the version of the next process. The former version does not know the key `change_log`."""
     mirror.variables = variables or {}
-    if variables is None:
-        mirror.config["change_log"] = change_log
-    else:
-        mirror.config.pop("change_log", None)
+    mirror.config.pop("change_log", None)
 
 
-def run(source: Source, mirror: MirrorProcess, variables: Environment | None, change_log: str) -> None:
+def run(source: Source, mirror: MirrorProcess, variables: Environment | None) -> None:
     """Mirror all delivered records, then delete these records, so that a later mirror cannot read them again."""
     source.deliver()
     ends = ends_of(source)
     said: list[str] = []
-    select(mirror, variables, change_log)
+    select(mirror, variables)
     assert mirror.once(say=said.append) == 0, "\n".join(said) + mirror.errors()[-3000:]
     admin = AdminClient({"bootstrap.servers": source.servers})
     for deleted in admin.delete_records(ends).values():
         deleted.result(ANSWER_S)
 
 
-def replace_daemon(source: Source, variables: Environment | None) -> None:
-    """Upgrade the daemon (`variables` is None), or downgrade it to the version that `variables` select."""
+def replace_daemon(source: Source) -> None:
+    """Upgrade the daemon."""
     source.deliver()
     assert source.daemon.stop() == 0
-    if variables is not None:
-        done = run_cdcd("downgrade", "--yes", "--config", str(source.daemon.config_path))
-        assert done.returncode == 0, done.stderr
-    source.daemon = source.daemon_of(variables)
+    source.daemon = source.daemon_of(None)
     source.daemon.start()
     source.daemon.await_streaming()
 
 
-@pytest.mark.parametrize(
-    ("to", "change_log"), [("upgrade", "fold"), ("upgrade", "none"), ("downgrade", "none")]
-)
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
-def test_the_other_version_goes_on_with_a_mirror_without_reading_it_again(
+def test_this_version_goes_on_with_a_mirror_of_the_former_one_without_reading_it_again(
     stage: Stage,
     spark: SparkSession,
     former: Environment,  # noqa: F811
     table_format: str,
-    to: str,
-    change_log: str,
 ) -> None:
-    name = f"u_{table_format}_{to}_{change_log}"
-    before, after = (former, None) if to == "upgrade" else (None, former)
+    name = f"u_{table_format}"
     with (
-        stage.source(name, *TABLES, watermark_s=0.2, former=before) as source,
+        stage.source(name, *TABLES, watermark_s=0.2, former=former) as source,
         source.connect() as connection,
     ):
         workload = Workload(connection, 7, source.deliver)
@@ -104,30 +89,28 @@ def test_the_other_version_goes_on_with_a_mirror_without_reading_it_again(
         # GIVEN tables that a mirror of one version keeps, behind a daemon of that version
         mirror = source.mirror(table_format, tables={"history": ["public.pair"]})
         workload.run(12, definitions=1)
-        run(source, mirror, before, change_log)
+        run(source, mirror, former)
         target = target_for(spark, mirror, f"c_{name}")
         equal()
         # AND records that a daemon of that version and then a daemon of the other version delivered since
         workload.run(5, definitions=1)
-        replace_daemon(source, after)
+        replace_daemon(source)
         workload.run(5, definitions=2)
         for statement in TOUCH:
             connection.execute(statement)
         # WHEN the mirror of the other version goes on, THEN the tables equal the source
-        run(source, mirror, after, change_log)
+        run(source, mirror, None)
         equal()
 
 
-@pytest.mark.parametrize("change_log", ["fold", "none"])
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_table_that_the_former_version_stopped_stays_stopped_by_name_until_the_hint_brings_it_back(
     stage: Stage,
     spark: SparkSession,
     former: Environment,  # noqa: F811
     table_format: str,
-    change_log: str,
 ) -> None:
-    name, tables = f"s_{table_format}_{change_log}", ["public.typed", "public.other"]
+    name, tables = f"s_{table_format}", ["public.typed", "public.other"]
     created = [f"CREATE TABLE {table} (id int PRIMARY KEY, v int)" for table in ("typed", "other")]
     with stage.source(name, *created, former=former) as source:
         said: list[str] = []
@@ -135,7 +118,7 @@ def test_a_table_that_the_former_version_stopped_stays_stopped_by_name_until_the
         def mirrored(variables: Environment | None, *arguments: str) -> int:
             source.deliver()
             said.clear()
-            select(mirror, variables, change_log)
+            select(mirror, variables)
             return mirror.once(*arguments, say=said.append)
 
         def equal() -> list[bool]:
@@ -152,23 +135,20 @@ def test_a_table_that_the_former_version_stopped_stays_stopped_by_name_until_the
         target = target_for(spark, mirror, f"c_{name}")
         assert equal() == [False, True]
         # WHEN daemon and mirror are upgraded
-        replace_daemon(source, None)
+        replace_daemon(source)
         source.execute("INSERT INTO typed VALUES (3, 'three'); INSERT INTO other VALUES (3, 3)")
         # THEN the table stops by name with the hint, and the other one goes on
         assert mirrored(None) != 0
         stopped = " ".join(said)
         assert "public.typed STOPPED" in stopped
-        assert HINTS[change_log] in stopped
+        assert "cdcd tables resume public.typed" in stopped
         assert equal() == [False, True]
         # AND what the hint says brings the table back
         config = str(source.daemon.config_path)
-        if change_log == "fold":
-            seen = len(source.daemon.events)
-            for action, event in (("stop", "table.aside"), ("resume", "table.read")):
-                done = run_cdcd("tables", action, "public.typed", "--config", config)
-                assert done.returncode == 0, done.stderr
-                source.daemon.await_event(event, after=seen, table="public.typed")
-        else:
-            assert mirrored(None, "--snapshot", "public.typed", "--source", config) == 0, said
+        seen = len(source.daemon.events)
+        for action, event in (("stop", "table.aside"), ("resume", "table.read")):
+            done = run_cdcd("tables", action, "public.typed", "--config", config)
+            assert done.returncode == 0, done.stderr
+            source.daemon.await_event(event, after=seen, table="public.typed")
         assert mirrored(None) == 0, said
         assert equal() == [True, True]

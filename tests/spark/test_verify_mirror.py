@@ -24,10 +24,8 @@ from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.targets.target import Kind
-from cdcd.mirror.verifying.batches import BatchTables
 from cdcd.mirror.verifying.folds import FoldedTables
 from cdcd.mirror.verifying.mirror import MirrorTarget
-from cdcd.mirror.verifying.waiting import Mirrored
 from cdcd.tools.verify.comparing import DIFFERS, ONLY_SOURCE
 from cdcd.tools.verify.delivery import TopicDelivery
 from cdcd.tools.verify.report import EQUAL, PARTIAL, TableReport, VerifyReport
@@ -135,10 +133,8 @@ def verify(
     forms = Descriptions(
         spark, settings.kafka, TopicStarts(connection), settings.schemas, mirrored=True, by_header=True
     )
-    mirrored: Mirrored = BatchTables(spark, target, settings.kafka, forms)
-    if mirror.get("change_log") == "fold":
-        log = target.own_name("log")
-        mirrored = FoldedTables(spark, target, base_of(target.format), log, settings.kafka, forms)
+    log = target.own_name("log")
+    mirrored = FoldedTables(spark, target, base_of(target.format), log, settings.kafka, forms)
 
     def say(notice: str) -> None:
         if notice.startswith("Looks again"):
@@ -182,21 +178,12 @@ def of(report: VerifyReport, name: str) -> TableReport:
     return next(table for table in report.tables if table.name == name)
 
 
-@pytest.mark.parametrize(
-    ("table_format", "change_log"),
-    [
-        ("iceberg", "none"),
-        ("delta", "none"),
-        ("iceberg", "fold"),
-        ("delta", "fold"),
-    ],
-)
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 def test_every_type_is_equal_and_every_planted_fault_is_named(
-    source: Source, spark: SparkSession, table_format: str, change_log: str
+    source: Source, spark: SparkSession, table_format: str
 ) -> None:
     # GIVEN a mirror of tables with every type
-    exclude = ["public.keyless"] if change_log == "fold" else None
-    mirror = source.mirror(table_format, change_log=change_log, tables={"exclude": exclude})
+    mirror = source.mirror(table_format, tables={"exclude": ["public.keyless"]})
     source.deliver()
     assert mirror.once() == 0, mirror.errors()[-3000:]
     target = target_for(spark, mirror, f"v_{source.name}")

@@ -49,9 +49,6 @@ class Described:
     def table(self, _: str) -> str:
         return TABLE
 
-    def labels_version(self, _: str) -> int:
-        return 0
-
     def find(self, _: str, ids: Collection[str]) -> dict[str, Form]:
         return {name: _FORMS[name] for name in ids if name in _FORMS}
 

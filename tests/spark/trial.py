@@ -29,9 +29,9 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.core.errors import FencedError
+from cdcd.mirror.base.points import Points
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.stream.points import Points
 from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.targets.target import Kind
 from tests.spark.jobs import Job
@@ -119,13 +119,13 @@ class Mirrors:
 
     def _end(self, _dice: random.Random) -> None:
         self._did["ran to the end"] += 1
-        mirror = self._job.once_without_log(**self._sections)
-        assert mirror.stopped == {}, mirror.stopped
+        stopped = self._job.once(**self._sections)
+        assert stopped == {}, stopped
 
     def _die(self, dice: random.Random) -> None:
         with dying(dice.randrange(1, 14)):
             try:
-                self._job.once_without_log(**self._sections)
+                self._job.once(**self._sections)
             except Exception as error:
                 if DiedError.__name__ not in str(error):
                     raise
@@ -140,7 +140,7 @@ class Mirrors:
 
         def run(job: Job) -> None:
             try:
-                assert job.once_without_log(**self._sections).stopped == {}
+                assert job.once(**self._sections) == {}
             except BaseException as error:  # noqa: BLE001 - it is judged below
                 failures.append(error)
 

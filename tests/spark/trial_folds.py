@@ -20,8 +20,8 @@ from unittest import mock
 from cdcd.core.errors import CdcdError
 from cdcd.mirror.base.formats import DeltaBase, IcebergBase
 from cdcd.mirror.base.plan import exists
+from cdcd.mirror.base.points import Points
 from cdcd.mirror.jars import DELTA
-from cdcd.mirror.stream.points import Points
 from tests.spark.trial import Mirrors, main
 from tests.spark.trial_world import TABLES
 

@@ -79,7 +79,6 @@ ALSO = {
     "cdcd.cli.mirror_parts": {"mirror"},
     "cdcd.cli.verify": {"mirror"},
     "cdcd.mirror.watching.observed": {"telemetry"},
-    "cdcd.mirror.watching.status": {"telemetry"},
     "cdcd.mirror.watching.log_status": {"telemetry"},
     # Topics are looked at by the client of Kafka that the daemon has.
     "cdcd.mirror.base.job": {"adapters.kafka"},
@@ -87,7 +86,7 @@ ALSO = {
     "cdcd.mirror.log.positions": {"adapters.kafka"},
     # What reads tables, and not topics, is a client of PostgreSQL.
     "cdcd.mirror.snapshot.page_source": {"adapters.postgres"},
-    "cdcd.mirror.stream.reload": {"adapters.postgres"},
+    "cdcd.mirror.base.load": {"adapters.postgres"},
     "cdcd.mirror.snapshot.reading": {"adapters.postgres"},
     # What holds a mirror against its source tells it as `cdcd verify` does.
     "cdcd.mirror.verifying.mirror": {"adapters.postgres", "telemetry", "tools.verify"},
@@ -415,7 +414,7 @@ def test_an_offence_is_found(module: str, source: str, offence: str):
             "import asyncio\nimport cdcd.adapters.kafka.sink\nimport cdcd.adapters.postgres.slot",
         ),
         ("cdcd.mirror.x", "import pyspark\nfrom cdcd.core.records import encoder"),
-        ("cdcd.cli.mirror", "import cdcd.mirror.stream.job"),
+        ("cdcd.cli.mirror", "import cdcd.mirror.base.job"),
         ("cdcd", "from cdcd.stream import connect"),
         ("cdcd.stream.x", "import asyncio\nfrom cdcd.adapters.postgres import slot"),
     ],

@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 
 LOOK_S: Final = 300.0
 """Seconds after which a table is looked at although the log has nothing new of it. A look costs some 0.15 s of CPU."""

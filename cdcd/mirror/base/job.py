@@ -18,27 +18,25 @@ from pyspark.sql import SparkSession
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
+from cdcd.mirror.base.checkpoints import complete, newest_checkpoints
 from cdcd.mirror.base.due import Known, LogChanges, at_most, first_waiting, is_due, look_after, pause_s
 from cdcd.mirror.base.listing import RoundPoint
 from cdcd.mirror.base.part import LacksChangesError
+from cdcd.mirror.base.points import Points
 from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.base.relayout import relayout
 from cdcd.mirror.base.replacing import replacing_of
 from cdcd.mirror.base.replay import release, topics_waiting, waiting
+from cdcd.mirror.base.sessions import Sessions
 from cdcd.mirror.base.shared import shared
-from cdcd.mirror.base.topic_folds import Lake, TopicFolds
+from cdcd.mirror.base.topic_folds import Lake, TopicFolds, policy_problem
 from cdcd.mirror.base.upkeep import BaseUpkeep
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.job import Appended, LogJob, interval_of
 from cdcd.mirror.log.live import LiveLog
 from cdcd.mirror.log.positions import Ends
 from cdcd.mirror.records.descriptions import Descriptions
-from cdcd.mirror.stream.consistency import newest_checkpoints
-from cdcd.mirror.stream.frontier import complete
-from cdcd.mirror.stream.points import Points
-from cdcd.mirror.stream.policies import policy_problem
-from cdcd.mirror.stream.sessions import Sessions
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.watching.progress import (
     BatchDone,

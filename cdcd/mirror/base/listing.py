@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pyspark.sql import SparkSession
 
 from cdcd.mirror.base.branches import tag_version
-from cdcd.mirror.stream.points import Point, Points
+from cdcd.mirror.base.points import Point, Points
 from cdcd.mirror.targets.pinned import Tag
 from cdcd.mirror.targets.target import Target
 from cdcd.mirror.watching.progress import Observer, SetChanged, TableFailed, first_lines

@@ -5,11 +5,14 @@ in by one statement, whose commit carries this LSN as the position of any fold. 
 it, and a load that comes again, or that another fold overtook, does no harm.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from cdcd.adapters.postgres.slot import SlotWait
 from cdcd.core.errors import CdcdError, SinkError
 from cdcd.core.pasted import begin_again
 from cdcd.core.protocol.lsn import Lsn
@@ -27,7 +30,7 @@ from cdcd.mirror.records.changes import PROBLEM
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.snapshot.failures import raised_by_task
-from cdcd.mirror.snapshot.reading import Loaded, Snapshot, read_rows
+from cdcd.mirror.snapshot.reading import Loaded, Snapshot, SnapshotSource, load_all, read_rows
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check
 from cdcd.mirror.targets.layout import Layout
 from cdcd.mirror.targets.loading import FIRST
@@ -35,6 +38,7 @@ from cdcd.mirror.targets.merge import merge
 from cdcd.mirror.targets.name_lists import no_names
 from cdcd.mirror.targets.reduction import EVENT, KEEP, LOST, LSN, OP
 from cdcd.mirror.targets.table_format import as_view
+from cdcd.mirror.watching.progress import Observer, TableReloaded, TableReloading
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +167,41 @@ def _merge(to: str, source: str, schema: TableSchema, lsn: int, layout: Layout) 
         layout=layout,
         again=True,
     )
+
+
+def read_again(
+    spark: SparkSession,
+    source: SnapshotSource,
+    load_one: Callable[[Snapshot, str], Loaded],
+    observe: Observer,
+    table: str,
+    why: str,
+) -> None:
+    """Read `table` (`schema.table`) whole, and let its changes go on from there.
+
+    Args:
+        load_one: reads one table at a snapshot.
+        why: the reason, for the events.
+
+    Raises:
+        SourceError: it may not be read.
+        TransientError: the database does not answer, or no snapshot lasted.
+        IncompatibleSchemaError: no target can have its form.
+    """
+
+    def wait(held: SlotWait) -> None:
+        who = held.gid if held.pid is None else f"the session with PID {held.pid} at the source"
+        observe(TableReloading(table, why, f"{who or 'open transactions'} to end"))
+
+    def locked(name: str, who: str, _seconds: float) -> None:
+        observe(TableReloading(table, why, f"the lock on {name} ({who}) to end"))
+
+    began = time.monotonic()
+    observe(TableReloading(table, why))
+
+    def load(snapshot: Snapshot, name: str) -> None:
+        done = load_one(snapshot, name)
+        seconds = time.monotonic() - began
+        observe(TableReloaded(name, done.rows, done.quarantined, int(done.lsn), seconds))
+
+    load_all(spark, source, [table], load, on_wait=wait, on_locked=locked)

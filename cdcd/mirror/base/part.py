@@ -30,7 +30,6 @@ from cdcd.mirror.log.table import ADDED
 from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.records.tombstones import LOOK_BACK
 from cdcd.mirror.records.values import as_json
 from cdcd.mirror.targets.layout import PLAIN, Layout
 from cdcd.mirror.targets.reduction import UNFIT, Summary, prepared, summary
@@ -47,6 +46,9 @@ _HEADERS: Final = {
     HEADER_CHANGE: ADDED,
 }
 """The column of the log by the name of the header that it has."""
+
+LOOK_BACK: Final = 16
+"""Number of offsets before a tombstone among which its delete is, because the daemon writes it right before."""
 
 
 class OvertakenError(TransientError):

@@ -18,11 +18,11 @@ from cdcd.mirror.platform.read_ends import ReadEnds
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.records.table_changes import Changes, brought
 from cdcd.mirror.session import check_time_zone
-from cdcd.mirror.stream.consistency import set_aside_error
 from cdcd.mirror.targets import changelog, dimension
 from cdcd.mirror.targets.reduction import prepared
 from cdcd.mirror.targets.table_format import as_view
 from cdcd.mirror.targets.target import Kind, Target
+from cdcd.mirror.watching.stops import set_aside_error
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from cdcd.mirror.log.job import Appended
 from cdcd.mirror.log.positions import DELETED
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.descriptions import Descriptions
-from cdcd.mirror.stream.consistency import set_aside_error
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.target import Kind, Target, kind_of
-from cdcd.mirror.watching.progress import ChangesMissing, Observer, StatesMissing, TableTakenOver
+from cdcd.mirror.watching.progress import ChangesMissing, Observer, StatesMissing, TableTakenOver, TopicUnfit
+from cdcd.mirror.watching.stops import set_aside_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +204,27 @@ class TopicFolds:
             version = None
         position = None if version is None else version.position
         return 0 if position is None else position.lsn
+
+
+def policy_problem(topic: str, policy: str, *, is_table: bool) -> TopicUnfit | None:
+    """Judge a topic by its `cleanup.policy`. None: it keeps what the mirror needs, or the policy is unknown ("").
+
+    Args:
+        is_table: the topic has changes of a table. Otherwise it is the topic of descriptions.
+    """
+    alter = f"kafka-configs --alter --entity-type topics --entity-name {topic} --add-config cleanup.policy="
+    if is_table and "compact" in policy:
+        return TopicUnfit(
+            topic,
+            "is compacted: changes that compaction removes before they are mirrored take values along that later"
+            " updates did not send (unchanged TOAST); the mirror names such columns in _cdcd_unknown",
+            f"{alter}delete, or give the table REPLICA IDENTITY FULL.",
+        )
+    if not is_table and policy not in {"", "compact"}:
+        return TopicUnfit(
+            topic,
+            f"has cleanup.policy={policy}: Kafka deletes descriptions after some time, and then their records cannot "
+            f"be mirrored",
+            f"{alter}compact",
+        )
+    return None

@@ -25,7 +25,7 @@ from cdcd.mirror.log.lineage import NO_VERSION
 from cdcd.mirror.log.positions import Began, Ends, Positions
 from cdcd.mirror.log.table import LogPlace, create, rows
 from cdcd.mirror.log.upkeep import LogUpkeep, Needs, no_needs
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.watching.progress import (
     MirrorStarted,
     Observer,

@@ -192,20 +192,6 @@ def _reason(thrown: Any) -> str:
     return str(thrown.toString())
 
 
-class RecordsGoneError(SinkError):
-    """Kafka has removed records before the mirror read them."""
-
-
-def records_gone(what: str) -> RecordsGoneError:
-    """The error for records that Kafka has removed before the mirror read them."""
-    return RecordsGoneError(
-        f"Records that the mirror has not read are gone from Kafka: {what}",
-        hint="A topic was deleted, or its retention is shorter than the mirror was away. The target lacks these "
-        "changes. Load the table of the topic again: `cdcd mirror --config FILE --snapshot TABLE --source FILE` (the "
-        "daemon's configuration) replaces all its rows in the target.",
-    )
-
-
 class Ends:
     """The ends of topics, each time from a client of its own: for who asks seldom, and for as long as a query runs."""
 

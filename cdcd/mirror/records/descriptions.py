@@ -117,7 +117,6 @@ class Descriptions:
         """By oid of the relation and `rewritten`: the lowest `last_id` of the descriptions."""
         self._words: dict[tuple[str, int | None, int | str], _Words] = {}
         """By topic, oid of the relation and column."""
-        self._labels: dict[str, int] = {}
         self._unknown: set[str] = set()
         # Tables are worked on in several threads.
         self._refreshing = Lock()
@@ -208,14 +207,8 @@ class Descriptions:
         """A label keeps its oid when it is renamed, and descriptions come in the order in which labels change."""
         known = self._words.setdefault(_place(form, column), _Words({}, {}))
         labels = dict(column.labels)
-        if known.now != labels:
-            self._labels[form.topic] = self._labels.get(form.topic, 0) + 1
         known.now = labels
         known.oids |= {word: oid for oid, word in column.labels}
-
-    def labels_version(self, topic: str) -> int:
-        """Another number after labels of enums in the table were renamed or added."""
-        return self._labels.get(topic, 0)
 
     def _numbered(self, fingerprint: str, form: TableForm) -> TableForm:
         """The description with the numbers that it lacks, of columns that other descriptions of the table know.
@@ -241,11 +234,6 @@ class Descriptions:
         found = tuple([numbered(column) for column in form.columns])
         ids = [column.id for column in found if column.id is not None]
         return replace(form, columns=found) if ids == sorted(ids) else form
-
-    @property
-    def read_to(self) -> dict[int, int]:
-        """By partition of the topic, before which everything was read."""
-        return dict(self._next)
 
     def topics(self) -> Collection[str]:
         """The topics of all tables that are described."""

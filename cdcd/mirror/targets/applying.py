@@ -23,13 +23,12 @@ from cdcd.mirror.targets.reduction import (
     Summary,
     is_after,
     places,
-    prepared,
     reduced,
     summary,
 )
 from cdcd.mirror.targets.state import At, Origin, Place, Reach, State
 from cdcd.mirror.targets.table_format import TableFormat, as_view, having
-from cdcd.mirror.targets.target import Applied, Kind, UnfitError
+from cdcd.mirror.targets.target import Applied, UnfitError
 
 SMALL_BYTES: Final = 16 * 1024 * 1024
 """Size of all files of a table up to which the table is small. One task reads them in less than a second."""
@@ -189,41 +188,6 @@ class Applying:
             rows.unpersist()
         table.state, table.empty = state, False
         return Applied(found.rows, found.rows, state, found.held, found.waiting, found.commit_time)
-
-    def replay(self, name: str, table: Table, changes: DataFrame) -> None:
-        spark = changes.sparkSession
-        changes = prepared(changes)
-        if table.state.truncated is not None:
-            changes = changes.filter(
-                is_after(sf.col("commit_lsn"), sf.col("event_no"), table.state.truncated)
-            )
-        try:
-            if table.kind is Kind.CHANGELOG:
-                self._replay_changelog(spark, name, table, changes)
-            else:
-                self._replay_mirror(spark, name, table, changes)
-        except BaseException:
-            self._known.forget(name)
-            raise
-        table.empty = False
-
-    def _replay_mirror(self, spark: SparkSession, name: str, table: Table, changes: DataFrame) -> None:
-        with _kept(changes) as kept:
-            rows, found = _reduce(kept, table)
-            try:
-                if found.moves:
-                    now = spark.table(name)
-                    partial, buckets = sorted(table.partial), table.layout.buckets
-                    rows = resolved(rows, kept, table.schema, partial, now, buckets=buckets).persist()
-                with self._known.commit(spark, name, table.state) as table.state:
-                    self.merge(spark, name, table, rows.filter(sf.col(OP) != "t"), found, again=True)
-            finally:
-                rows.unpersist()
-
-    def _replay_changelog(self, spark: SparkSession, name: str, table: Table, changes: DataFrame) -> None:
-        new = changelog.without(changelog.rows(changes, table.schema), spark.table(name))
-        with self._known.commit(spark, name, table.state) as table.state:
-            self._format.append(placed(new.select(changelog.columns(table.schema)), table.new), name)
 
 
 def _applied(table: Table, found: Summary, stamped: State) -> Applied:

@@ -134,40 +134,6 @@ class Lakehouse:
             self._following.follow(spark, name, table, labelled(table.schema, schema), table.schema_at)
         return self._known.tables[name].schema
 
-    def replace(
-        self,
-        spark: SparkSession,
-        name: str,
-        schema: TableSchema,
-        kind: Kind,
-        at: tuple[int, int],
-        end: tuple[int, int],
-        layout: Layout = PLAIN,
-    ) -> TableSchema:
-        table = self._known.look(spark, name)
-        if table is None:
-            table = planned(New(schema, kind, layout), self._format)
-            self._known.make(spark, name, table, at)
-        if table.kind is not kind:
-            raise IncompatibleSchemaError(
-                schema.table,
-                f"another table has this name now, and its changes give a {kind}, while those of the former table "
-                f"gave a {table.kind}.",
-                way_on(schema.table),
-            )
-        try:
-            if table.state.truncated is None or end > table.state.truncated:
-                # First of all: whoever is killed after it finds no row of the former table in the form of the new one.
-                with self._known.commit(spark, name, table.state.advanced({}, truncated=end)) as state:
-                    overwrite(spark.createDataFrame([], spark.table(name).schema), name)
-                table.state = state
-            if table.schema.schema_id != schema.schema_id and at > table.schema_at:
-                self._following.evolve(spark, name, table, schema, at)
-        except BaseException:
-            self._known.forget(name)
-            raise
-        return table.schema
-
     def apply(
         self,
         name: str,
@@ -309,12 +275,6 @@ class Lakehouse:
                 rows = placed(laid_out(spark.table(name).drop(BUCKET, *own), before, after), wanted.new)
                 self._put(spark, name, wanted, rows, table.schema_at, table.state)
         return LaidOut(before, self._known.tables[name].layout)
-
-    def replay(self, name: str, changes: DataFrame) -> None:
-        table = self._known.look(changes.sparkSession, name)
-        assert table is not None, "there is a table to bring them into"
-        self._following.complete(changes.sparkSession, name, table)
-        self._applying.replay(name, table, changes)
 
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
         return self._reading.read(spark, name, consistent_lsn)

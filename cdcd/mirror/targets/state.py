@@ -22,7 +22,6 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from cdcd.core.errors import PositionError
-from cdcd.core.pasted import shell, table_option
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.targets.fencing import NOBODY, Stamp
 
@@ -193,56 +192,8 @@ class State:
         )
 
 
-class OriginError(PositionError):
-    """A topic does not go on from what its table has of it: the table has to be read again."""
-
-
 class RolledBackError(PositionError):
     """The newest commit of a table is not the last one of this mirror: somebody rolled the table back or restored it.
 
     The table itself says which position it has now. Forget what is known of the table, and look at it again.
     """
-
-
-def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
-    """That the offsets of `state` are of the topic as it is `now`, and that no record was removed that it lacks.
-
-    Args:
-        now: `first` is the first offset of each partition that is still there.
-        topic, table: for people.
-
-    Raises:
-        OriginError: the topic was made again, or records are gone. Nothing can be read on from `state`.
-    """
-    had = state.origin
-    remade = had.topic_id is not None and now.topic_id is not None and had.topic_id != now.topic_id
-    if remade or any(now.first.get(partition, first) < first for partition, first in had.first.items()):
-        ids = f", by its id {now.topic_id} instead of {had.topic_id}" if remade else ""
-        raise OriginError(
-            f"The topic {topic} was deleted and made again{ids}: the target's position in the former topic is not "
-            f"valid for the new topic.",
-            hint=LOAD_AGAIN.format(table=shell(table_option(table))),
-        )
-    for partition, first in now.first.items():
-        # A partition that came later begins at 0.
-        expected = had.first.get(partition, 0 if had.first else first)
-        if partition not in state.partitions and first > expected:
-            raise records_lost(
-                f"Records of {topic}[{partition}] are gone before they were mirrored: it begins at offset {first}, and"
-                f" is to be read from {expected} on.",
-                table,
-            )
-
-
-def records_lost(what: str, table: str) -> OriginError:
-    """The error for records that were removed before they were mirrored. `what`: a sentence that names the records."""
-    longer = " Keep the records of the topic for longer (retention.ms)."
-    return OriginError(what, hint=LOAD_AGAIN.format(table=shell(table_option(table))) + longer)
-
-
-LOAD_AGAIN: Final = (
-    "Load the table again: `cdcd mirror --snapshot {table} --source <configuration of the daemon>` replaces all its"
-    " rows in the target and goes on from there. If the source's PostgreSQL is another one too, drop the target table"
-    " first."
-)
-"""The way on where what is in a topic does not lead to what the source has. `table`: quoted for a shell."""

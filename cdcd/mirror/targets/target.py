@@ -228,27 +228,6 @@ class Target(Protocol):
             IncompatibleSchemaError: it cannot be had. Nothing was changed.
         """
 
-    def replace(
-        self,
-        spark: SparkSession,
-        name: str,
-        schema: TableSchema,
-        kind: Kind,
-        at: tuple[int, int],
-        end: tuple[int, int],
-        layout: Layout = PLAIN,
-    ) -> TableSchema:
-        """Make a mirror the mirror of another relation that has its name now: as `prepare`, and all its rows go, those
-        that are marked as deleted too.
-
-        Args:
-            end: (commit LSN, number of the event) of the truncate record by which the former relation's rows end. What
-                lies before it is not new to the table any more.
-
-        Raises:
-            IncompatibleSchemaError: the other relation needs another kind of table. Nothing was changed.
-        """
-
     def apply(
         self,
         name: str,
@@ -301,14 +280,6 @@ class Target(Protocol):
 
         Raises:
             PositionError: the table has a later change already.
-        """
-
-    def replay(self, name: str, changes: DataFrame) -> None:
-        """Bring changes into the table that lie before what it has; its position stays. They may come any number of
-        times.
-
-        Args:
-            changes: in the form of the table. For a mirror, of each key also all that came later.
         """
 
     def swap(

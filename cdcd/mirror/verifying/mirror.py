@@ -30,9 +30,9 @@ from cdcd.core.errors import CdcdError, TransientError
 from cdcd.core.records.schemas import TableForm
 from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.snapshot.failures import raised_by_task
 from cdcd.mirror.snapshot.reading import Snapshot, SnapshotSource, open_snapshot, read_rows
-from cdcd.mirror.stream.settings import MirrorSettings
 from cdcd.mirror.targets.merge import UNKNOWN
 from cdcd.mirror.targets.reduction import LSN
 from cdcd.mirror.targets.target import Kind, kind_of

@@ -30,7 +30,6 @@ from cdcd.mirror.watching.progress import (
     TableRolledBack,
     TableTakenOver,
     TopicUnfit,
-    Unmirrored,
     lag_s,
 )
 
@@ -117,8 +116,6 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C9
         case LogExpired():
             yield f"{fact.table} MUST BE READ AGAIN: {fact.message}"
             yield f"  {fact.hint}"
-        case Unmirrored():
-            yield f"{fact.topic} is not mirrored: {fact.message}"
         case TopicUnfit():
             yield f"{fact.topic} {fact.message}."
             yield f"  {fact.hint}"

@@ -7,10 +7,11 @@ The position of a folded table is in the table's own commits. So this works whil
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError
@@ -23,11 +24,10 @@ from cdcd.mirror.log import positions
 from cdcd.mirror.log.positions import Ends, Positions
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.quarantine import QUARANTINE
 from cdcd.mirror.targets.target import Target
 from cdcd.mirror.watching.progress import first_lines
-from cdcd.mirror.watching.status import stream_topics
 from cdcd.telemetry.mirror_status import (
     LogStatus,
     MirrorStatus,
@@ -188,32 +188,39 @@ def behind(has: Positions, ends: Ends) -> int:
 
 
 def read_quarantine(
-    spark: SparkSession, target: Target, log: str | None, settings: MirrorSettings, limit: int
+    spark: SparkSession, target: Target, log: str, settings: MirrorSettings, limit: int
 ) -> list[Quarantined]:
     """Read the records in quarantine, the newest first, without their keys and values.
 
     Args:
-        log: name of the log in SQL. None: the mirror has no log, and the quarantine is a table of its own.
+        log: name of the log in SQL. Its unreadable rows are the quarantine.
         limit: largest number of records.
 
     Raises:
-        ConfigError: the table cannot be read.
+        ConfigError: a table cannot be read.
     """
-    name = log or target.own_name(QUARANTINE)
+    name = log
     try:
-        if not exists(spark, name):
-            return []
-        if log is None:
-            found = spark.table(name).select("topic", "partition", "offset", "record_time", "reason")
-        else:
-            found = _unreadable(spark, log).selectExpr(
-                "topic", "part AS partition", "off AS offset", "ts AS record_time", "reason"
+        found: list[DataFrame] = []
+        topics: list[str] = []
+        if exists(spark, log):
+            topics += positions.read(spark, log).topics
+            found.append(
+                _unreadable(spark, log).selectExpr(
+                    "topic", "part AS partition", "off AS offset", "ts AS record_time", "reason"
+                )
             )
-        if log is None:
-            ours = sf.startswith("topic", sf.lit(f"{settings.prefix}."))
-            found = found.filter(ours | sf.col("topic").isin(*stream_topics(spark, settings)))
+        # Former versions had no log, and kept such records in a table of all pipelines in the place.
+        name = target.own_name(QUARANTINE)
+        if exists(spark, name):
+            ours = sf.startswith("topic", sf.lit(f"{settings.prefix}.")) | sf.col("topic").isin(*topics)
+            former = spark.table(name).filter(ours)
+            found.append(former.select("topic", "partition", "offset", "record_time", "reason"))
+        if not found:
+            return []
         rows = (
-            found.orderBy(sf.desc("record_time"), "topic", "partition", sf.desc("offset"))
+            reduce(DataFrame.unionByName, found)
+            .orderBy(sf.desc("record_time"), "topic", "partition", sf.desc("offset"))
             .limit(limit)
             .collect()
         )

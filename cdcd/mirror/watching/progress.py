@@ -40,7 +40,6 @@ __all__ = [
     "TableStopped",
     "TableTakenOver",
     "TopicUnfit",
-    "Unmirrored",
     "first_lines",
     "lag_s",
     "markdown",
@@ -412,16 +411,6 @@ class TableLaidOut(Fact):
         """It was written again."""
         before = (self.before, self.deletes_before, self.fields_before)
         return before != (self.after, self.deletes_after, self.fields_after)
-
-
-@fact
-class Unmirrored(Fact):
-    """A topic of the pipeline that no description fits is not mirrored."""
-
-    event: ClassVar[str] = "topic.unmirrored"
-    level: ClassVar[Level] = "warning"
-    topic: str
-    message: str
 
 
 @fact

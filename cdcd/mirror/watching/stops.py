@@ -1,38 +1,22 @@
-"""Which tables are stopped, since when and why: in a table of the lakehouse, to be read while no mirror runs.
+"""Which tables are stopped, since when and why. The log keeps this, to be read while no mirror runs.
 
-The rule: the table STOPPED has a row for each table that is stopped, or that has waited for long, and no other row. It
-is written in one commit after a batch in which this changed, and not otherwise. A table that is tried again at the next
-start and stops again is stopped since it first was.
+The rule: the log names each table that is stopped, or that has waited for long, and no other table
+(`positions.note_tables`). It is written in one commit after a round in which this changed, and not otherwise. A table
+that is tried again by the next process and stops again is stopped since it first was.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from threading import Lock
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
-
-from cdcd.mirror.targets.target import Target
-
-STOPPED: Final = "stopped"
-"""The table: topic, table, since, waits, message, hint."""
+from cdcd.core.errors import FatalError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.records.gaps import Aside
 
 NOTED: Final = timedelta(seconds=60)
 """How long a table waits before it is recorded: most waits are over with the next batch."""
-
-_GONE: Final = "gone"
-_COLUMNS: Final = ", ".join(
-    [
-        "topic string",
-        "`table` string",
-        "since timestamp",
-        "waits boolean",
-        "message string",
-        "hint string",
-        f"{_GONE} boolean",
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +37,7 @@ class Stop:
 
 
 class Stops:
-    """What STOPPED is to have, and what it has. Several threads may tell; one writes."""
+    """The stops that the log is to have, and those that it has. Several threads may tell; one writes."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -61,7 +45,7 @@ class Stops:
         self._written: dict[str, Stop] = {}
 
     def found(self, written: Mapping[str, Stop]) -> None:
-        """STOPPED has these rows, by topic, from a process before this one."""
+        """The log has these stops, by topic, from a process before this one."""
         with self._lock:
             self._written = dict(written)
             self._now = {**written, **self._now}
@@ -100,7 +84,7 @@ class Stops:
             return changed | dict.fromkeys(had.keys() - wanted.keys())
 
     def written(self, changes: Mapping[str, Stop | None]) -> None:
-        """STOPPED has these changes."""
+        """The log has these changes."""
         with self._lock:
             for topic, stop in changes.items():
                 if stop is None:
@@ -114,24 +98,11 @@ def _differs(stop: Stop, had: Stop | None) -> bool:
     return had is None or (stop != had and not (stop.waits and had.waits))
 
 
-def read_stops(spark: SparkSession, target: Target) -> dict[str, Stop]:
-    """The rows of STOPPED by topic; none where there is no such table yet."""
-    name = target.own_name(STOPPED)
-    if not target.has(spark, name):
-        return {}
-    return {
-        row.topic: Stop(row.table, row.since.astimezone(UTC), row.waits, row.message, row.hint)
-        for row in spark.table(name).collect()
-    }
-
-
-def write_stops(spark: SparkSession, target: Target, changes: Mapping[str, Stop | None]) -> None:
-    """Bring changes into STOPPED, in one commit."""
-    rows = [
-        (topic, None, None, None, None, None, True)
-        if stop is None
-        else (topic, stop.table, stop.since, stop.waits, stop.message, stop.hint, False)
-        for topic, stop in changes.items()
-    ]
-    frame: DataFrame = spark.createDataFrame(rows, _COLUMNS)
-    target.put(target.own_name(STOPPED), frame, "topic", _GONE)
+def set_aside_error(found: Aside) -> FatalError:
+    """Return the error that stops a table which the daemon has set aside."""
+    return FatalError(
+        f"The daemon has set the table aside ({found.fault}), so that changes of it since {Lsn(found.since)} are in no"
+        " topic.",
+        hint="See `cdcd tables` for the reason, and for the command that lets the table come back. The mirror then"
+        " goes on by itself, with all rows.",
+    )

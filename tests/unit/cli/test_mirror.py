@@ -223,6 +223,19 @@ def test_tags_need_common_lsns(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "start with --consistent" in capsys.readouterr().err
 
 
+def test_a_mirror_without_a_log_is_refused_with_the_way_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "mirror.yaml"
+    file.write_text(
+        "name: shop\nkafka: {bootstrap_servers: 'b:1'}\ntarget: {location: /lake}\nchange_log: none\n"
+    )
+    assert run("--config", str(file), "--once") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "this version keeps tables by folds from a log. Remove the line" in said
+    assert "takes its tables over without reading them again" in said
+
+
 @pytest.mark.parametrize("option", ["--consistent", "--replay-quarantine", "--relayout=public.t"])
 def test_a_log_alone_has_no_tables_to_work_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
@@ -245,14 +258,11 @@ def test_spark_reads_no_table_into_a_log_alone(tmp_path: Path, capsys: pytest.Ca
     assert "set change_log to fold" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["none", "only"])
-def test_tables_of_states_need_a_log_that_is_folded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
-):
+def test_tables_of_states_need_a_log_that_is_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "mirror.yaml"
     file.write_text(
         "name: shop\nkafka: {bootstrap_servers: 'b:1'}\ntarget: {location: /lake}\n"
-        f"change_log: {kind}\ntables: {{scd2: [public.t]}}\n"
+        "change_log: only\ntables: {scd2: [public.t]}\n"
     )
     assert run("--config", str(file), "--once") == 2
     assert "Remove change_log, so that tables are folded, or remove tables.scd2" in capsys.readouterr().err
@@ -261,7 +271,6 @@ def test_tables_of_states_need_a_log_that_is_folded(
 @pytest.mark.parametrize(
     ("kind", "key", "said"),
     [
-        ("none", "id=7", "only tables that are folded from a log"),
         ("only", "id=7", "only tables that are folded from a log"),
         ("fold", "id", "COLUMN=VALUE"),
         ("fold", "id=7 id=8", "once for each column"),

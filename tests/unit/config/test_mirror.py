@@ -37,6 +37,7 @@ def test_topics_are_named_after_the_prefix_of_the_pipeline():
     [
         ("batches: {treads: 2}", "unknown key; did you mean batches.threads?"),
         ("batches: {threads: many}", "batches.threads: must be a whole number"),
+        ("change_log: none", "Remove the line"),
         ("batches: {driver_writes: false}", "driver_writes has no effect any more"),
         ("schemas: x", "unknown key; did you mean topics.schemas?"),
         (

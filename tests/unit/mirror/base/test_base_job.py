@@ -13,24 +13,24 @@ import pytest
 from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base import job, listing, plan, topic_folds
+from cdcd.mirror.base.checkpoints import Covered
 from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.due import LOOK_S, Known, LogChanges, at_most, first_waiting, is_due, pause_s
 from cdcd.mirror.base.formats import IcebergBase
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.base.kept import KeptFolded
 from cdcd.mirror.base.part import FromQuarantine, LacksChangesError, OvertakenError, Place
+from cdcd.mirror.base.points import Point
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.base.replay import InQuarantine
-from cdcd.mirror.base.topic_folds import Lake
+from cdcd.mirror.base.topic_folds import Lake, policy_problem
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import job as log_job
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.job import Appended
 from cdcd.mirror.log.positions import Began
 from cdcd.mirror.log.table import LogPlace
-from cdcd.mirror.stream.consistency import Covered
-from cdcd.mirror.stream.points import Point
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.targets.layout import PLAIN, Layout
 from cdcd.mirror.targets.pinned import Tag
@@ -809,3 +809,15 @@ def test_a_round_is_skipped_only_if_offsets_show_that_no_table_is_due(
     base._forms.aside[1] = Aside(1, "public.t", 5, "size")
     assert base._may_be_due(1.0)
     assert looks == [0]
+
+
+def test_a_topic_whose_policy_lets_records_go_is_judged_by_what_it_has():
+    compacted = policy_problem("shop.public.a", "compact,delete", is_table=True)
+    expiring = policy_problem("shop.schemas", "delete", is_table=False)
+    assert compacted is not None
+    assert expiring is not None
+    assert (compacted.topic, expiring.topic) == ("shop.public.a", "shop.schemas")
+    assert expiring.hint.endswith("--entity-name shop.schemas --add-config cleanup.policy=compact")
+    assert policy_problem("shop.schemas", "compact", is_table=False) is None
+    assert policy_problem("shop.public.b", "delete", is_table=True) is None
+    assert policy_problem("shop.public.c", "", is_table=True) is None

@@ -258,16 +258,6 @@ def test_every_form_has_the_labels_of_the_last_description():
         assert found.rules["mood"].convert is not None
 
 
-def test_the_version_of_labels_rises_with_each_change_of_them_and_not_without():
-    old, new = enum((1, "sad")), enum((1, "blue"))
-    versions = [
-        descriptions(*forms).labels_version("shop.public.t")
-        for forms in ([], [old], [old, old], [old, new], [old, new, old])
-    ]
-    assert versions == [0, 1, 1, 2, 3]
-    assert descriptions(old).labels_version("shop.public.u") == 0
-
-
 def test_a_word_that_is_another_labels_by_now_stops_what_was_written_with_it():
     old, new = enum((1, "a"), (2, "b")), enum((1, "b"), (2, "a"))
     known = descriptions(old, new)

@@ -1,12 +1,10 @@
 from datetime import UTC
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.core.errors import PositionError
 from cdcd.mirror.targets.fencing import Stamp
-from cdcd.mirror.targets.state import Origin, Place, Reach, State, check_origin
+from cdcd.mirror.targets.state import Origin, Place, Reach, State
 
 lsns = st.integers(0, 2**63 - 1)
 places = st.builds(Place, lsns, st.integers(0, 10**9), st.integers(0, 1), st.integers(0, 2**62))
@@ -62,40 +60,6 @@ def test_a_consistent_lsn_holds_until_the_next():
     state = State().advanced({0: Place(10, 1, 1, 5)}, consistent_lsn=10)
     assert state.advanced({0: Place(20, 1, 1, 6)}, consistent_lsn=20).consistent_lsn == 20
     assert state.advanced({}).consistent_lsn == 10
-
-
-AT_5 = {0: Place(10, 1, 1, 5)}
-
-
-@pytest.mark.parametrize(
-    ("had", "now", "message"),
-    [
-        (Origin("a", {0: 0}), Origin("b", {0: 0}), "by its id b instead of a"),
-        # Without ids: offsets never begin before they did.
-        (Origin(None, {0: 3}), Origin(None, {0: 0}), "made again"),
-        # A partition without a place begins later than where it was to be read from.
-        (Origin("a", {0: 0, 1: 0}), Origin("a", {0: 0, 1: 4}), r"t\[1\] are gone .* offset 4"),
-        (Origin("a", {0: 0}), Origin("a", {0: 0, 1: 1}), r"t\[1\] are gone"),
-    ],
-)
-def test_another_topic_or_records_that_are_gone_stop_a_table(had: Origin, now: Origin, message: str):
-    with pytest.raises(PositionError, match=message) as caught:
-        check_origin(State(partitions=AT_5, origin=had), now, "t", "public.orders")
-    assert "cdcd mirror --snapshot public.orders" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("had", "now"),
-    [
-        (Origin(), Origin("a", {0: 3, 1: 7})),  # what a former version wrote
-        (Origin("a", {0: 0}), Origin("a", {0: 4})),  # what is gone was mirrored
-        (Origin("a", {0: 0}), Origin("a", {0: 0, 1: 0})),  # a partition was added
-        (Origin("a", {0: 2, 1: 3}), Origin("a", {0: 2, 1: 3})),
-        (Origin("a", {0: 0}), Origin(None, {0: 0})),  # brokers that give no ids
-    ],
-)
-def test_the_same_topic_is_read_on(had: Origin, now: Origin):
-    check_origin(State(partitions=AT_5, origin=had), now, "t", "public.orders")
 
 
 def test_a_position_of_a_former_version_reads_without_an_origin():

@@ -17,7 +17,6 @@ from cdcd.mirror.watching.progress import (
     TableReloaded,
     TableReloading,
     TableStopped,
-    Unmirrored,
 )
 
 NOW = datetime(2026, 1, 1, 12, 0, 10, tzinfo=UTC)
@@ -51,7 +50,6 @@ def test_other_facts_are_a_line_and_a_hint():
     assert list(lines(TableFailed("public.x", "cannot", ""))) == ["public.x failed, trying again: cannot"]
     assert list(lines(MirrorStarted("shop", 3, once=True))) == ["shop: 3 tables, what is there now"]
     assert list(lines(TableMaintained("t", 9, 1, 2))) == ["t: 9 files into 1, 2 former versions gone"]
-    assert list(lines(Unmirrored("shop.a.b", "no"))) == ["shop.a.b is not mirrored: no"]
     assert list(lines(Retrying("Kafka is away.", "Wait.", 2))) == [
         "Kafka is away. Trying again in 2.0 s. Wait."
     ]

@@ -33,8 +33,7 @@ class MirrorSettings:
         fold_interval_s: a table that is folded from the log is folded when its changes have waited for so many seconds.
         fold_changes: number of waiting changes at which such a table is folded in the next round.
         fold_tables_min: number of such tables that a round folds at least, if so many have changes.
-        batch_records_max: maximum number of offsets in a part of a topic that is applied together. While the mirror
-            runs live, a batch goes on by so many offsets of all topics together.
+        batch_records_max: maximum number of records that one batch appends to the log, while the mirror runs on.
         threads: tables that are worked on at the same time.
         consistent: all tables go from one common LSN to the next.
         tag_interval_s: least time from one common LSN whose versions get tags to the next; None: none does.

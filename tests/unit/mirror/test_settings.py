@@ -1,7 +1,7 @@
 from typing import Any
 
 from cdcd.mirror.kafka import KafkaSource
-from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.layout import Deletes, Layout
 from cdcd.mirror.targets.partitions import Field
 

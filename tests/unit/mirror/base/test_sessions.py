@@ -1,6 +1,6 @@
 from typing import Any, cast
 
-from cdcd.mirror.stream.sessions import Sessions
+from cdcd.mirror.base.sessions import Sessions
 
 
 class FakeSpark:

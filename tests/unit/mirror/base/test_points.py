@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from cdcd.mirror.stream.points import Pins, Point, Points, due_tag, look_up_pins
+from cdcd.mirror.base.points import Pins, Point, Points, due_tag, look_up_pins
 from cdcd.mirror.targets.pinned import Pinned, Tag, listed_point
 from tests.unit.mirror.targets.test_lakehouse import Fake
 from tests.unit.mirror.targets.test_own_tables import Views

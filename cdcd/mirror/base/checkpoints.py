@@ -1,69 +1,23 @@
-"""One commit LSN for all tables of a batch: up to where everything that committed is in what was read.
+"""What the daemon's checkpoints say is complete: the LSN up to which all records of a topic are there.
 
-Kafka's transactions are atomic for a reader of one partition; the markers of one transaction reach the partitions one
-after the other, so that the ends of several topics at one moment are no common point of the source. The rule that gives
-one: read the pipeline's newest checkpoint C, and *after that* the end of everything that was written to each partition,
-open transactions included (high watermarks H). Every change that C covers lies before H, for the checkpoint became
-visible after the changes were written. A batch whose (committed) ends E are all at or past H therefore holds every
-change with a commit LSN up to C's.
+A fold goes up to one bound, so nothing from before the bound may come later. A checkpoint covers an LSN when the broker
+has all records up to there, and becomes visible in the same transaction as the last of them. Kafka ends a producer's
+transaction in all partitions before the next one begins, so a reader sees all that the last checkpoint but one covers,
+and what the last one covers as soon as no transaction is open.
 """
 
 import json
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.core.errors import FatalError, PositionError, ProtocolError, SinkError
+from cdcd.core.errors import PositionError, ProtocolError, SinkError
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.core.records.gaps import Aside
 from cdcd.mirror.kafka import KafkaSource, LooksUpEnds, Offsets
 
 TAIL: Final = 64
-PENDING_MAX: Final = 256
-
-Ends = Mapping[str, Mapping[int, int]]
-"""Offsets by topic and partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What a checkpoint covers lies before these offsets."""
-
-    commit_lsn: int
-    high: Ends
-
-    def is_before(self, ends: Ends) -> bool:
-        """Whether a batch that goes to `ends` holds all of it."""
-        return all(
-            ends.get(topic, {}).get(partition, 0) >= offset
-            for topic, partitions in self.high.items()
-            for partition, offset in partitions.items()
-        )
-
-
-class Cuts:
-    """Marks that were taken, and the newest that a batch fulfils. The LSNs that it gives only rise."""
-
-    def __init__(self) -> None:
-        self._marks: deque[Mark] = deque()
-        self._last = 0
-
-    def take(self, mark: Mark) -> None:
-        """A mark was taken; to be fulfilled by a later batch."""
-        if self._marks and len(self._marks) >= PENDING_MAX:
-            # A reader that is far behind: fewer, further apart.
-            self._marks = deque(list(self._marks)[::2])
-        self._marks.append(mark)
-
-    def cut(self, ends: Ends) -> int | None:
-        """The greatest LSN that a batch up to `ends` is known to hold everything of; None where there is none yet."""
-        while self._marks and self._marks[0].is_before(ends):
-            self._last = max(self._last, self._marks.popleft().commit_lsn)
-        return self._last or None
+"""Number of offsets at the end of the checkpoint's topic that are read first. If they hold no record, more are read."""
 
 
 class Covered(NamedTuple):
@@ -96,16 +50,6 @@ def covered(value: bytes, where: str) -> Covered:
         ) from None
 
 
-def set_aside_error(found: Aside) -> FatalError:
-    """Return the error that stops a table which the daemon has set aside."""
-    return FatalError(
-        f"The daemon has set the table aside ({found.fault}), so that changes of it since {Lsn(found.since)} are in no"
-        " topic.",
-        hint="See `cdcd tables` for the reason, and for the command that lets the table come back. The mirror then"
-        " goes on by itself, with all rows.",
-    )
-
-
 def newest_checkpoints(
     spark: SparkSession, source: KafkaSource, admin: LooksUpEnds, topic: str
 ) -> tuple[Covered, Covered]:
@@ -128,6 +72,19 @@ def newest_checkpoints(
     last, newest = found[0] if found else (0, NOTHING)
     # A transaction ends with a marker, which has an offset.
     return newest, next((former for offset, former in found if offset < last - 1), NOTHING)
+
+
+def complete(last: int, former: int, ends: Offsets, written: Offsets) -> int:
+    """The LSN up to which all of a topic lies before `ends`.
+
+    Args:
+        last: what the newest checkpoint covers.
+        former: what the newest checkpoint of an earlier transaction covers.
+        ends: of committed records, looked up after the checkpoints.
+        written: of all records, looked up between the two.
+    """
+    is_open = any(ends.get(partition, 0) < end for partition, end in written.items())
+    return former if is_open else last
 
 
 def _last(spark: SparkSession, source: KafkaSource, topic: str, ends: Offsets) -> list[Row]:
