@@ -258,7 +258,9 @@ class LogReader:
         if place.began is None:
             return False
         # Offsets of a former topic say nothing of this one.
-        gone = place.began.after(position.ends if topic_id in {None, place.began.topic_id} else {})
+        ends = position.ends if topic_id in {None, place.began.topic_id} else {}
+        # A mirror without a log noted where it had read to.
+        gone = place.began.after(ends, are_exact=position.is_former)
         if gone and not self._replaces(found, gone):
             part, first = min(gone.items())
             raise LacksChangesError(

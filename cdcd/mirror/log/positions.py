@@ -86,8 +86,13 @@ class Began:
     first: Mapping[int, int]
     ends: Mapping[int, int]
 
-    def after(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """The first offsets of partitions that lack records at or after `ends`, by partition."""
+    def after(self, ends: Mapping[int, int], *, are_exact: bool = False) -> dict[int, int]:
+        """The first offsets of partitions that lack records at or after `ends`, by partition.
+
+        `are_exact`: the ends count markers of transactions too. Otherwise, a marker may follow them.
+        """
+        if are_exact:
+            return {part: first for part, first in self.first.items() if first > ends.get(part, 0)}
         return {part: first for part, _, first in passed(ends, self.first)}
 
 

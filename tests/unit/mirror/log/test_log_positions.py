@@ -94,6 +94,12 @@ def test_the_log_calls_nothing_but_sparks_public_api():
         ), file
 
 
+def test_one_record_that_is_gone_is_found_where_the_end_counts_markers():
+    began = Began("A", {0: 5, 1: 4}, {})
+    assert began.after({0: 4, 1: 4}) == {}
+    assert began.after({0: 4, 1: 4}, are_exact=True) == {0: 5}
+
+
 def own(kind: str, topic: str, at: int, **values: object) -> Row:
     return Row(**{"kind": kind, "topic": topic, "appended": at, "reason": None, "lsn": None, **values})
 
