@@ -3,9 +3,10 @@
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.mirror.api import read_changes
+from cdcd.mirror.api import read_changes, stream_changes
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.platform.kafka_admin import Admin
+from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.records.table_changes import Changes
 from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.targets.state import Origin, Reach
@@ -31,14 +32,14 @@ class FormerTables:
             history: those of them that have a changelog too.
         """
         for table in tables:
-            schema = self._changes(table, {}).schema
+            schema = self._schema(table)
             kinds = {kind_of(schema), *([Kind.CHANGELOG] if table in history else [])}
             for kind in sorted(kinds):
                 self._apply(table, kind)
 
     def _apply(self, table: str, kind: Kind) -> None:
         spark, target, topic = self._spark, self._target, f"{self._source.name}.public.{table}"
-        name = target.name_of(self._changes(table, {}).schema, kind)
+        name = target.name_of(self._schema(table), kind)
         with Admin(spark, self._kafka) as admin:
             facts = admin.facts([topic])[topic]
         state = target.reached(spark, name)
@@ -49,6 +50,10 @@ class FormerTables:
         has = target.prepare(spark, name, found.schema, kind, (last[0] or 0, last[1] or 0))
         origin, reach = Origin(facts.topic_id, facts.beginnings), Reach(found.end)
         target.apply(name, upgrade(found.changes, found.schema, has), origin=origin, reach=reach)
+
+    def _schema(self, table: str) -> TableSchema:
+        """The form of the table that was described last."""
+        return stream_changes(self._spark, self._kafka, self._source.name, f"public.{table}")[0]
 
     def _changes(self, table: str, start: dict[int, int]) -> Changes:
         name = f"public.{table}"

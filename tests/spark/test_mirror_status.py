@@ -95,7 +95,7 @@ def test_a_stopped_table_and_one_with_quarantine_are_named_while_the_mirror_is_d
     newest = spark.table(name).selectExpr("max(_cdcd_commit_lsn)").head()
     assert newest is not None
     high, _, low = healthy["lsn"].partition("/")
-    assert (int(high, 16) << 32) + int(low, 16) == newest[0]
+    assert (int(high, 16) << 32) + int(low, 16) >= newest[0]
     assert 0 <= healthy["written_age_s"] < 600
     assert healthy["files"] >= 1
     assert healthy["bytes"] > 0

@@ -1,6 +1,7 @@
 """The library over changes that are made up: no Kafka."""
 
-from typing import Any, Self, cast
+from contextlib import nullcontext
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -8,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.core.errors import ConfigError, SourceError
 from cdcd.mirror import api
 from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.targets.target import Applied, Kind
@@ -79,20 +81,10 @@ def test_a_table_without_a_changelog_is_named(spark: SparkSession):
 
 
 def test_a_table_that_is_not_described_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch):
-    class Nothing:
-        def __init__(self, *_args: Any, **_more: Any) -> None: ...
-
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
+    class Undescribed(Descriptions):
         def refresh(self) -> None: ...
 
-        def topic(self, _: str) -> None:
-            return None
-
-    monkeypatch.setattr(api, "Admin", Nothing)
-    monkeypatch.setattr(api, "Descriptions", Nothing)
+    monkeypatch.setattr(api, "Admin", lambda *_: nullcontext())
+    monkeypatch.setattr(api, "Descriptions", Undescribed)
     with pytest.raises(SourceError, match=r"No description of public\.item is known in shop\.schemas"):
         api.stream_changes(spark, KafkaSource("nobody:1"), "shop", TABLE)

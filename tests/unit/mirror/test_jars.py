@@ -9,7 +9,7 @@ pytest.importorskip("pyspark")
 
 from cdcd.core.errors import ConfigError, TransientError
 from cdcd.mirror import jars as under_test
-from cdcd.mirror.jars import DELTA, ICEBERG, KAFKA, coordinates, jars
+from cdcd.mirror.jars import AVRO, DELTA, ICEBERG, KAFKA, coordinates, jars
 from deploy.local.cache import REPOSITORY
 
 ONE = {ICEBERG: {"org.example:one:1": hashlib.sha256(b"one").hexdigest()}}
@@ -101,7 +101,7 @@ def test_ivy_is_told_of_a_proxy_and_of_a_mirror_of_mavens_repository(
 def test_as_a_program_it_names_every_jar_and_fetches_none_that_is_there(tmp_path: Path):
     folder = tmp_path / "spark-jars"
     folder.mkdir()
-    files = [folder / under_test._file(name) for name in coordinates([KAFKA, ICEBERG, DELTA])]
+    files = [folder / under_test._file(name) for name in coordinates([KAFKA, AVRO, ICEBERG, DELTA])]
     for file in files:
         file.touch()
     said = subprocess.run(
