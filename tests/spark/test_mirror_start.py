@@ -47,7 +47,10 @@ def servers(tmp_path: Path) -> Iterator[str]:
     with KafkaBroker(tmp_path / "kafka", heap_mb=1000) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         topics = [NewTopic(f"shop.public.t_{number}", 1, 1) for number in range(TABLES)]
-        topics.append(NewTopic("shop.schemas", 1, 1, config={"cleanup.policy": "compact"}))
+        topics += [
+            NewTopic(f"shop.{name}", 1, 1, config={"cleanup.policy": "compact"})
+            for name in ("schemas", "checkpoint")
+        ]
         for made in admin.create_topics(topics, operation_timeout=300).values():
             made.result()
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
