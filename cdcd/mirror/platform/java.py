@@ -48,14 +48,6 @@ def identifier(spark: SparkSession, namespace: list[str], name: str) -> Any:
     return of(array(spark, "java.lang.String", namespace), name)
 
 
-def read_all(stream: Any) -> bytes:
-    """Read an InputStream of Java up to its end, and close it."""
-    try:
-        return bytes(stream.readAllBytes())
-    finally:
-        stream.close()
-
-
 def elements(collection: Any) -> list[Any]:
     """The elements of a collection of Java."""
     array_ = collection.toArray()

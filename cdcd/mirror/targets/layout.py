@@ -2,7 +2,7 @@
 
 The rule: a mirror keeps the layout that it was made with until it is written again (`--relayout`). Partitions and
 buckets change nothing that a reader sees, so others in the configuration wait for that. What becomes of deleted rows
-changes what the rows mean, so a mirror that was made for the other stops (`check_deletes`).
+changes what the rows mean, so a mirror that was made for the other stops.
 
 A mirror that marks deletes has the column DELETED. A marked row has the last values that the source sent, and the place
 of the delete among the changes. So a change that lies before the delete never makes the row live again.
@@ -15,8 +15,6 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from cdcd.core.errors import ConfigError
-from cdcd.core.pasted import on_table
 from cdcd.mirror.targets.partitions import OWN, Field
 
 DELETED: Final = "_cdcd_deleted"
@@ -61,33 +59,6 @@ class Layout:
 
 PLAIN: Final = Layout()
 """The layout of a mirror for which the configuration says nothing."""
-
-
-def check_deletes(table: str, has: Layout | None, wanted: Layout) -> None:
-    """That a mirror treats deleted rows as the configuration says.
-
-    Args:
-        table: `schema.table`.
-        has: the layout of its mirror; None: it is not there yet.
-
-    Raises:
-        ConfigError: the mirror was made for the other.
-    """
-    if has is None or has.deletes is wanted.deletes:
-        return
-    raise ConfigError(
-        f"{table}: its mirror was made with `deletes: {has.deletes}`, and the configuration says"
-        f" `deletes: {wanted.deletes}`.",
-        hint=f"To write the mirror again, stop it and run: cdcd mirror --config FILE {on_table('--relayout', table)}"
-        f" ({_CONSEQUENCE[wanted.deletes]}) To keep it as it is, set tables.deletes_for:"
-        f" {{{table}: {has.deletes}}}.",
-    )
-
-
-_CONSEQUENCE: Final = {
-    Deletes.MARK: "deletes are marked from then on; rows that were deleted before do not come back.",
-    Deletes.REMOVE: "the rows that are marked as deleted are removed.",
-}
 
 
 def laid_out(rows: DataFrame, before: Layout, after: Layout) -> DataFrame:

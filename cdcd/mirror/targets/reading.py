@@ -102,7 +102,8 @@ class Reading:
         table = None if is_folded else self._known.look(spark, name)
         if is_folded or (table is not None and table.schema.table in point["without"]):
             raise PositionError(
-                f"{name} is not as of LSN {Lsn(commit_lsn)}: the table was stopped then, or was read again later.",
+                f"{name} is not as of LSN {Lsn(commit_lsn)}: the table was stopped then, was read again later, or had "
+                "no row yet.",
                 hint="Choose an LSN whose row in cdcd.consistent does not have the table in `without`.",
             )
         return None
