@@ -176,3 +176,25 @@ def test_a_broker_that_goes_away_is_waited_for(
         running.join()
     assert failure == []
     assert all(f"Kafka at {source.servers} does not answer" in fact.message for fact in job.all(Retrying))
+
+
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_a_value_without_a_form_stops_its_table_with_the_reason_until_the_record_is_set_aside(
+    stage: Stage, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    tables = ["CREATE TABLE exact (id int PRIMARY KEY, n numeric(9, 2))", *TABLES]
+    precise = {"decimal_handling_mode": "precise"}
+    with stage.source(f"exact_{table_format}", *tables, format=precise) as source:
+        job = Job(spark, source, tmp_path, table_format)
+        # GIVEN a row with a value that its format has no form for
+        source.execute("INSERT INTO exact VALUES (1, 1.5), (2, 'NaN'); INSERT INTO kept VALUES (1, 1)")
+        source.deliver()
+        # WHEN it is mirrored, THEN the table stops with the reason, and the others go on
+        (error,) = job.once(tables=STOP).values()
+        assert "cannot be folded: its format has no form for a value of n" in error.message
+        assert job.rows(source, "kept") == [(1, 1)]
+        # AND the table has the other rows after the statement of the hint
+        statement = error.hint.partition("UPDATE ")[2].partition(". If a program")[0]
+        job.spark.sql(f"UPDATE {statement}")
+        assert job.once(tables=STOP) == {}
+        assert [row["id"] for row in job.table(source, "exact").collect()] == [1]

@@ -14,18 +14,21 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
+from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.cli.mirror_parts import lake_of, settings_of
 from cdcd.config.mirror import parse_mirror
 from cdcd.core.catalog.relations import ColumnForm
+from cdcd.core.errors import SinkUnavailableError
 from cdcd.core.records.schemas import TableForm
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.watching.progress import Fact, MirrorStarted
 from deploy.local.kafka_broker import KafkaBroker
+from tests.integration.daemon import until
 
 TABLES = int(os.environ.get("CDCD_TEST_TOPICS", "60"))
 """Number of tables. The number of calls does not depend on it. The figure in docs/evidence.md was taken with 2,000."""
 
-CALLS_MAX = 10
+CALLS_MAX = 20
 
 
 class Counted:
@@ -60,6 +63,17 @@ def servers(tmp_path: Path) -> Iterator[str]:
             key, value = form.record()
             producer.produce("shop.schemas", value, key)
         assert producer.flush(60) == 0
+        starts = TopicStarts({"bootstrap.servers": broker.bootstrap_servers})
+
+        def all_lead() -> bool | None:
+            """True as soon as each new partition has its leader."""
+            try:
+                starts.both_ends([topic.topic for topic in topics])
+            except SinkUnavailableError:
+                return None
+            return True
+
+        until(all_lead, "the partitions have leaders")
         yield broker.bootstrap_servers
 
 

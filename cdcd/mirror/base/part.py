@@ -394,18 +394,29 @@ class LogReader:
             partial |= found.partial
 
     def unfit(self, changes: DataFrame) -> SinkError:
-        """The error for changes that are not in the form that they name."""
+        """The error for changes that cannot be folded, with the first record and the reason."""
         first = (
             changes.filter(sf.col(UNFIT)).orderBy("partition", "offset").select("partition", "offset").head()
         )
         assert first is not None, "one was counted"
         place = f"topic = '{self._place.topic}' AND part = {first['partition']} AND off = {first['offset']}"
         return SinkError(
-            f"{self._place.table}: the record at {self._place.topic}[{first['partition']}]@{first['offset']} is not in "
-            "the form that its schema_id names.",
-            hint="Find the program that wrote the record. To continue without the record, mark it in the log: "
-            f"UPDATE {self._place.log} SET kind = 'unreadable' WHERE {place}",
+            f"{self._place.table}: the record at {self._place.topic}[{first['partition']}]@{first['offset']} cannot be "
+            f"folded: {self._why(place)}.",
+            hint="To continue without the record, mark it in the log: "
+            f"UPDATE {self._place.log} SET kind = 'unreadable' WHERE {place}. If a program other than cdcd wrote the "
+            "record, find that program.",
         )
+
+    def _why(self, place: str) -> str:
+        """Why the record at a place of the log cannot be folded."""
+        log = at_version(self._spark, self._place.log, self._place.log_version)
+        record = records_of(log.filter(place))
+        for form in self._forms([row["form"] for row in record.select("form").collect()]).values():
+            found = parse(as_json(record, form.values), form.schema, form.rules).select(PROBLEM).head()
+            if found is not None and found[0] is not None:
+                return str(found[0])
+        return "it is not in the form that its schema_id names"
 
 
 def records_of(rows: DataFrame) -> DataFrame:

@@ -14,7 +14,16 @@ from pyspark.sql.types import DataType
 
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema
-from cdcd.mirror.targets.evolution import Add, Drop, Relabel, Rename, Step, Widen, plan
+from cdcd.mirror.targets.evolution import (
+    Add,
+    Drop,
+    IncompatibleSchemaError,
+    Relabel,
+    Rename,
+    Step,
+    Widen,
+    plan,
+)
 from cdcd.mirror.targets.same_columns import numbered
 from cdcd.mirror.targets.upgrading import upgrade
 
@@ -60,6 +69,10 @@ class Path:
 
     A column may be added in one form and renamed in the next one. The first form tells what older rows have in it.
 
+    While the daemon was behind, it described former forms by the catalog of its time. So it may not be known which
+    columns of such a form are those of the form before it. The path passes such a form over, if the form can become the
+    last one: then the last form tells which columns are the same.
+
     Args:
         has: the form of the rows that are there. None: there are no such rows.
         forms: of one relation.
@@ -69,10 +82,17 @@ class Path:
         self.has = has
         self.forms = forms
         self._schemas: list[TableSchema] = []
-        before = has
-        for form in forms:
-            before = form.schema if before is None else numbered(before, form.schema)
-            self._schemas.append(before)
+        self._passed: set[int] = set()
+        """Numbers of the forms that the path passes over."""
+        before, last = has, forms[-1].schema
+        for number, form in enumerate(forms):
+            schema = form.schema if before is None else numbered(before, form.schema)
+            if number < len(forms) - 1 and not _follows(before, schema) and _follows(form.schema, last):
+                self._passed.add(number)
+                schema = form.schema
+            else:
+                before = schema
+            self._schemas.append(schema)
 
     @property
     def schema(self) -> TableSchema:
@@ -86,13 +106,30 @@ class Path:
             ids = [schema.schema_id for schema in self._schemas]
             # A part that is folded again begins with forms from before that of the rows.
             past = ids.index(self.has.schema_id) + 1 if self.has.schema_id in ids else 0
-            for before, schema in pairwise([self.has, *self._schemas[past:]]):
+            for before, schema in pairwise([self.has, *self._after(past)]):
                 for step in plan(before, schema):
                     found.take(step)
         return found
 
     def upgraded(self, changes: DataFrame, number: int) -> DataFrame:
         """Changes of the form with this number, as changes of the last form. IncompatibleSchemaError: as `steps`."""
-        for old, new in pairwise(self._schemas[number:]):
+        for old, new in pairwise([self._schemas[number], *self._after(number + 1)]):
             changes = upgrade(changes, old, new)
         return changes
+
+    def _after(self, number: int) -> list[TableSchema]:
+        """The forms from this number on, without those that the path passes over."""
+        return [
+            schema for each, schema in enumerate(self._schemas) if each >= number and each not in self._passed
+        ]
+
+
+def _follows(before: TableSchema | None, after: TableSchema) -> bool:
+    """True if rows of the first form can be brought to the second one. None: there are no rows."""
+    if before is None:
+        return True
+    try:
+        plan(before, after)
+    except IncompatibleSchemaError:
+        return False
+    return True

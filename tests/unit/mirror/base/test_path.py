@@ -76,3 +76,22 @@ def test_a_table_without_rows_needs_no_step():
 def test_a_number_that_a_later_form_lacks_stays_known():
     path = Path(form("a", ID, column("n", 2)).schema, [form("b", ID, column("n", None))])
     assert path.schema.column("n").id == 2
+
+
+def test_a_form_whose_columns_are_not_known_is_passed_over_if_it_can_become_the_last_one():
+    # `o` was renamed to `m`, and another `o` was added, while the daemon was away.
+    has = form("a", ID, column("o", 3)).schema
+    unclear = form("b", ID, column("m", None))
+    last = form("c", ID, column("m", 3), column("o", 5, default='"9"'))
+    with pytest.raises(IncompatibleSchemaError):
+        Path(has, [unclear]).steps()
+    assert {name: each.default for name, each in Path(has, [unclear, last]).steps().defaults.items()} == {
+        "o": '"9"'
+    }
+
+
+def test_a_form_of_another_type_is_not_passed_over():
+    number, text = form("a", ID, column("n", 2, IntegerType())), form("b", ID, column("n", 2))
+    with pytest.raises(IncompatibleSchemaError):
+        # PostgreSQL wrote the rows again in between.
+        Path(number.schema, [text, replace(number, schema=replace(number.schema, schema_id="c"))]).steps()
