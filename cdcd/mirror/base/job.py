@@ -20,9 +20,8 @@ from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
 from cdcd.mirror.base.checkpoints import complete, newest_checkpoints
 from cdcd.mirror.base.due import Known, LogChanges, at_most, first_waiting, is_due, look_after, pause_s
-from cdcd.mirror.base.listing import RoundPoint
 from cdcd.mirror.base.part import LacksChangesError
-from cdcd.mirror.base.points import Points
+from cdcd.mirror.base.points import Points, RoundPoint
 from cdcd.mirror.base.position import NO_VERSION
 from cdcd.mirror.base.relayout import relayout
 from cdcd.mirror.base.replacing import replacing_of
@@ -372,7 +371,7 @@ class BaseJob:
         self._changed.update(self._tables.names(topic))
         if topic not in self._tables.log.gaps:
             return self._fold(topic, bound, is_read=True)
-        # The log reads the topic from now on, and the next round folds what it finds.
+        # The log reads the topic from now on, and the next round folds the records that the log has by then.
         self._log.let_go_on(topic)
         self._goes_on(topic, table)
         self._retried.add(topic)

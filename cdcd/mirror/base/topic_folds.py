@@ -98,7 +98,8 @@ class TopicFolds:
             LacksChangesError: the topic lost records that the log has not read.
             CdcdError: the topic does not exist any more.
         """
-        table, schema = self._forms.table(topic) or topic, self._forms.newest(topic).schema
+        table, described = self._forms.table(topic) or topic, self._forms.newest(topic)
+        schema = described.schema
         stopped = self.log.stopped.get(topic)
         if stopped is not None and self.log.gaps.get(topic) == DELETED and topic not in self.there:
             raise stopped
@@ -118,7 +119,7 @@ class TopicFolds:
             layout=self._settings.layout_of(table),
             is_compacted=bool(schema.key) and "compact" in self.policies.get(topic, ""),
             shared=self._shared,
-            described=self._forms.newest(topic),
+            described=described,
         )
 
     def where(self, topic: str) -> Place | None:

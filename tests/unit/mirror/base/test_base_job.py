@@ -12,7 +12,7 @@ import pytest
 
 from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
 from cdcd.core.records.gaps import Aside
-from cdcd.mirror.base import job, listing, plan, topic_folds
+from cdcd.mirror.base import job, plan, topic_folds
 from cdcd.mirror.base.checkpoints import Covered
 from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.due import LOOK_S, Known, LogChanges, at_most, first_waiting, is_due, pause_s
@@ -374,7 +374,7 @@ def test_a_table_whose_topic_lost_records_is_read_again_and_the_log_goes_on_with
     monkeypatch.setattr(base, "_settings", replace(base._settings, reload=True))
     assert base._fold("t", 7) is None
     assert base._read("t", 7) is None
-    # THEN the table goes on with the round in which the log has the topic again
+    # THEN the next round, in which the log has the topic again, folds the table
     assert (reasons, going_on) == ([("public.t", f"m.t: {reason}")], ["t"])
     assert (base.stopped, base._retried) == ({}, {"t"})
     assert facts[-1] == TableResumed("public.t")
@@ -566,7 +566,7 @@ def test_a_version_that_cannot_get_the_tag_of_a_point_is_left_out_of_the_point(
         if name == "lake.t":
             raise JavaError("Cannot set lsn-0-7 to unknown snapshot: 3")
 
-    monkeypatch.setattr(listing, "tag_version", tag_version)
+    monkeypatch.setattr("cdcd.mirror.base.points.tag_version", tag_version)
     base._point.list_(0, ["public.t", "public.v"])
     assert listed == [(point, 0, ["public.t"], {"v": 12})]
     failed, _ = facts

@@ -51,7 +51,7 @@ def test_points_are_listed_with_the_versions_of_their_tables(spark: SparkSession
         ("0/7", 1, ["public.b"], {"public.a": 2**40}, None),
         ("0/9", 2, [], {"public.a": 2**41, "public.b": 5}, "lsn-0-9"),
     ]
-    # The newest point is known, whatever its LSN is.
+    # The newest point is the one with the greatest LSN, and is recognised by its tables and versions.
     assert points.is_newest([], {"public.b": 5, "public.a": 2**41})
     assert not points.is_newest(["public.b"], {"public.a": 2**40})
     assert not points.is_newest(["public.b"], {"public.b": 5, "public.a": 2**41})
