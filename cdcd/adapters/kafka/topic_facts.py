@@ -1,5 +1,6 @@
 """What tells a topic from another one that had its name: Kafka's id of it, and the first offsets of its partitions."""
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,9 +10,12 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from cdcd.adapters.kafka.client import make_admin
+from cdcd.adapters.kafka.errors import UNANSWERED, passes
 from cdcd.core.errors import ConfigError, SinkError, SinkUnavailableError
 
 _TIMEOUT_S: Final = 15.0
+_AGAIN_S: Final = 0.1
+"""Seconds after which a question is asked again whose error passes by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ class TopicStarts:
                 described[topic] = future.result(_TIMEOUT_S)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise self._failure(str(error), retriable=error.args[0].retriable()) from error
+                    raise self._failure(str(error), retriable=passes(error.args[0])) from error
             except TimeoutError as error:
                 raise self._failure("no answer in time", retriable=True) from error
         return described
@@ -106,25 +110,38 @@ class TopicStarts:
     def _offsets(
         self, described: Mapping[str, Any], spec: OffsetSpec, level: IsolationLevel
     ) -> dict[str, dict[int, int]]:
-        """The offset by `spec` of each partition of the topics."""
+        """The offset by `spec` of each partition of the topics.
+
+        A partition of a new topic may have no leader yet, and a client may still know a former leader. Such partitions
+        are asked for again, because librdkafka does not do so.
+        """
         found: dict[str, dict[int, int]] = {topic: {} for topic in described}
         asked = {
             TopicPartition(topic, part.id): spec
             for topic, each in described.items()
             for part in each.partitions
         }
-        if not asked:
-            return found
-        answers = self._client.list_offsets(asked, isolation_level=level, request_timeout=_TIMEOUT_S)
-        for place, future in answers.items():
-            try:
-                offset = future.result(_TIMEOUT_S).offset
-            except (KafkaException, TimeoutError) as error:
-                raise self._failure(str(error) or "no answer in time", retriable=True) from error
-            if offset < 0:
-                # librdkafka 2.x gives a negative offset and no error if no answer came in time.
-                raise self._failure("no answer in time", retriable=True)
-            found[place.topic][place.partition] = offset
+        deadline = time.monotonic() + _TIMEOUT_S
+        while asked:
+            answers = self._client.list_offsets(asked, isolation_level=level, request_timeout=_TIMEOUT_S)
+            asked = {}
+            for place, future in answers.items():
+                try:
+                    offset = future.result(_TIMEOUT_S).offset
+                except KafkaException as error:
+                    cause = error.args[0]
+                    if not passes(cause) or cause.code() in UNANSWERED or time.monotonic() > deadline:
+                        raise self._failure(str(error), retriable=passes(cause)) from error
+                    asked[TopicPartition(place.topic, place.partition)] = spec
+                    continue
+                except TimeoutError as error:
+                    raise self._failure("no answer in time", retriable=True) from error
+                if offset < 0:
+                    # librdkafka 2.x gives a negative offset and no error if no answer came in time.
+                    raise self._failure("no answer in time", retriable=True)
+                found[place.topic][place.partition] = offset
+            if asked:
+                time.sleep(_AGAIN_S)
         return found
 
     def _failure(self, reason: str, *, retriable: bool) -> SinkError | SinkUnavailableError:
