@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+from tests.integration.daemon import drop_slot
+from tests.integration.forked import run_cdcd
 from tests.spark.stage import Source
 
 SETUP: Final = (
@@ -42,19 +44,14 @@ class Moment(NamedTuple):
 
 
 class World:
-    """Changes the source at random, and remembers its content after each transaction.
+    """Changes the source at random, and remembers its content after each transaction."""
 
-    Args:
-        topics: topics of tables are deleted and made again.
-    """
-
-    def __init__(self, source: Source, dice: random.Random, *, topics: bool) -> None:
+    def __init__(self, source: Source, dice: random.Random) -> None:
         self.moments: list[Moment] = []
         self.did: Counter[str] = Counter()
         self.is_mirrored = False
         self._source = source
         self._dice = dice
-        self._topics = topics
         self._connection = source.connect()
         self._doubtful: frozenset[str] = frozenset()
         self._added = 0
@@ -103,9 +100,11 @@ class World:
             (2, self._columns),
             (1, self._tables),
             # If a topic is deleted before the first mirror, no mirror can know the records that it had.
-            (int(self.is_mirrored and self._topics), self._topic),
+            (int(self.is_mirrored), self._topic),
             (2, self._killed),
             (2, self._away),
+            (1, self._set_aside),
+            (1, self._lost_slot),
         )
         (kind,) = self._dice.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])
         self.did[kind.__name__.strip("_")] += 1
@@ -214,6 +213,41 @@ class World:
             self.commit(*statements)
             self._rows()
             self._start()
+            self._source.deliver()
+
+    def _set_aside(self) -> None:
+        """Let an operator stop a table, change rows, and let the table come back."""
+        table = self._dice.choice(TABLES)
+        self._source.deliver()
+        with self._told_later(table):
+            self._ask("stop", table, "table.aside")
+            self._rows()
+            self._source.deliver()
+            self._ask("resume", table, "table.returned", "table.read")
+
+    def _ask(self, verb: str, table: str, *answers: str) -> None:
+        """Run `cdcd tables VERB`, and wait for these events of the table."""
+        daemon, name = self._source.daemon, f"public.{table}"
+        seen = len(daemon.events)
+        done = run_cdcd("tables", verb, name, "--config", str(daemon.config_path))
+        assert done.returncode == 0, done.stderr
+        for answer in answers:
+            daemon.await_event(answer, after=seen, table=name)
+
+    def _lost_slot(self) -> None:
+        """Drop the slot while the daemon is stopped, and change rows before the daemon heals the gap."""
+        self._source.deliver()
+        daemon = self._source.daemon
+        with self._told_later(*TABLES):
+            assert daemon.stop() == 0
+            self._rows()
+            drop_slot(self._source.dsn, f"cdcd_{self._source.name}")
+            self._rows()
+            daemon.config["snapshot"]["mode"] = "when_needed"
+            seen = len(daemon.events)
+            daemon.start()
+            daemon.await_event("gap.healed", after=seen)
+            daemon.await_streaming()
             self._source.deliver()
 
     def _new_row(self, table: str) -> str:
