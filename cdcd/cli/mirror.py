@@ -196,6 +196,7 @@ def _mirror(
         reads = None if source is None else partial(read_again, spark, source, load_one, observe)
         job = BaseJob(spark, settings, lake_of(config), client, observe, reads)
         run = partial(job.run, replays=replay)
+        numbers.lags = job.lags
     try:
         if tables and source is not None:
             load_tables(spark, source, tables, observe, load_one)

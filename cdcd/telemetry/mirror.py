@@ -1,6 +1,6 @@
 """Figures of a running mirror, its metrics as one table, and its health."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
@@ -22,21 +22,15 @@ class MirroredTable:
     """Figures of one table.
 
     Attributes:
-        changes: number of changes in the table.
-        quarantined: number of records in quarantine.
-        held: number of changes that waited after the last batch.
-        commit_lsn: commit LSN of the newest change in the table; 0: none yet.
-        lag_s: age in seconds of that commit at the end of the last batch with changes; None: none yet.
+        changes: number of changes that were folded into the table.
+        commit_lsn: LSN up to which the table has all changes; 0: unknown.
         failures: number of batches that the table could not follow.
         reloads: number of times that the table was read again.
         stopped: reason why the table is stopped; "": it is not.
     """
 
     changes: int = 0
-    quarantined: int = 0
-    held: int = 0
     commit_lsn: int = 0
-    lag_s: float | None = None
     failures: int = 0
     reloads: int = 0
     stopped: str = ""
@@ -47,13 +41,20 @@ class MirrorTelemetry:
     """Figures of one mirror. Several threads write them; each method is called by one thread at a time.
 
     Attributes:
-        batch_at: end of the last batch (Unix seconds); None: none yet.
+        lags: returns for how long each table may lack changes, in seconds by its name.
+        batch_at: end of the last round with changes (Unix seconds); None: none yet.
+        log_lag_s: age in seconds of the newest record of the log's last batch; None: unknown.
         consistent_lsn: last common LSN; None: none, or batches are not consistent.
         waiting_for: what the mirror waits for; "": nothing.
         unfit: topics whose settings let Kafka remove records.
     """
 
     tables: dict[str, MirroredTable] = field(default_factory=dict)
+    lags: Callable[[], Mapping[str, float]] = dict
+    log_batches: int = 0
+    log_records: int = 0
+    log_unreadable: int = 0
+    log_lag_s: float | None = None
     batches: int = 0
     batch_at: float | None = None
     batch_s: float | None = None
@@ -63,27 +64,33 @@ class MirrorTelemetry:
     unfit: set[str] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
 
+    def appended(self, records: int, unreadable: int, lag_s: float | None) -> None:
+        """Register a batch of the log."""
+        with self._lock:
+            self.log_batches += 1
+            self.log_records += records
+            self.log_unreadable += unreadable
+            self.log_lag_s = lag_s
+
+    def goes_on(self) -> None:
+        """Register that every service that the mirror needs has answered."""
+        with self._lock:
+            self.waiting_for = ""
+
     def batch(self, now: float, seconds: float, consistent_lsn: int | None) -> None:
-        """Register that a batch is in all tables that are not stopped."""
+        """Register that the changes of a round are in all tables that are not stopped."""
         with self._lock:
             self.batches += 1
             self.batch_at, self.batch_s = now, seconds
-            self.waiting_for = ""
             if consistent_lsn is not None:
                 self.consistent_lsn = consistent_lsn
 
-    def table(
-        self, name: str, changes: int, quarantined: int, held: int, commit_lsn: int, lag_s: float | None
-    ) -> None:
-        """Register that a batch is in this table."""
+    def table(self, name: str, changes: int, commit_lsn: int) -> None:
+        """Register that the changes of a round are in this table."""
         with self._lock:
             of = self._of(name)
             of.changes += changes
-            of.quarantined += quarantined
-            of.held = held
             of.commit_lsn = max(of.commit_lsn, commit_lsn)
-            if lag_s is not None:
-                of.lag_s = lag_s
 
     def failed(self, name: str, why: str, *, stopped: bool) -> None:
         """Register that a table could not follow."""
@@ -146,20 +153,44 @@ DEFINITIONS: Final[tuple[Definition[MirrorTelemetry], ...]] = (
     Definition(
         "cdcd_mirror_batches_total",
         "counter",
-        "Batches that are in all tables that are not stopped.",
+        "Rounds of folds in which a table got changes.",
         _one(lambda mirror, _: mirror.batches),
     ),
     Definition(
         "cdcd_mirror_batch_seconds",
         "gauge",
-        "Duration of the last batch.",
+        "Duration of the last such round.",
         _one(lambda mirror, _: mirror.batch_s),
     ),
     Definition(
         "cdcd_mirror_batch_age_seconds",
         "gauge",
-        "Time since the last batch ended.",
+        "Time since the last such round ended.",
         _one(lambda mirror, now: None if mirror.batch_at is None else max(0.0, now - mirror.batch_at)),
+    ),
+    Definition(
+        "cdcd_mirror_log_batches_total",
+        "counter",
+        "Batches that were appended to the log.",
+        _one(lambda mirror, _: mirror.log_batches),
+    ),
+    Definition(
+        "cdcd_mirror_log_records_total",
+        "counter",
+        "Records that were appended to the log.",
+        _one(lambda mirror, _: mirror.log_records),
+    ),
+    Definition(
+        "cdcd_mirror_log_unreadable_total",
+        "counter",
+        "Records in the log that are no change of a table: the quarantine.",
+        _one(lambda mirror, _: mirror.log_unreadable),
+    ),
+    Definition(
+        "cdcd_mirror_log_lag_seconds",
+        "gauge",
+        "Age of the newest record of the log's last batch when the batch ended.",
+        _one(lambda mirror, _: mirror.log_lag_s),
     ),
     Definition(
         "cdcd_mirror_consistent_lsn",
@@ -195,36 +226,22 @@ DEFINITIONS: Final[tuple[Definition[MirrorTelemetry], ...]] = (
     Definition(
         "cdcd_mirror_table_lsn",
         "gauge",
-        "Commit LSN of the newest change in the table, of the changes since the start.",
+        "LSN up to which the table has all changes, as the last fold with changes left it.",
         _each(lambda of: of.commit_lsn or None),
         _TABLE,
     ),
     Definition(
         "cdcd_mirror_table_lag_seconds",
         "gauge",
-        "Age of the newest commit of the table's last batch when that batch ended.",
-        _each(lambda of: of.lag_s),
+        "Time since the table was last known to lack no change of its topic, or since the mirror began.",
+        lambda mirror, _now: [((name,), lag) for name, lag in sorted(mirror.lags().items())],
         _TABLE,
     ),
     Definition(
         "cdcd_mirror_table_changes_total",
         "counter",
-        "Changes that went into the table.",
+        "Changes that were folded into the table.",
         _each(lambda of: of.changes),
-        _TABLE,
-    ),
-    Definition(
-        "cdcd_mirror_table_held_changes",
-        "gauge",
-        "Changes that wait for other partitions or for a common LSN.",
-        _each(lambda of: of.held),
-        _TABLE,
-    ),
-    Definition(
-        "cdcd_mirror_table_quarantined_total",
-        "counter",
-        "Records that went to quarantine.",
-        _each(lambda of: of.quarantined),
         _TABLE,
     ),
     Definition(

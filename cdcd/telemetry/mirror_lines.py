@@ -13,7 +13,7 @@ from cdcd.telemetry.mirror_status import (
     TableStatus,
     TargetStatus,
 )
-from cdcd.telemetry.terminal_text import ago, cut, number, plain, seconds, wrapped
+from cdcd.telemetry.terminal_text import ago, cut, number, plain, wrapped
 
 _MARKS: Final[Mapping[Level, str]] = {"error": "!", "warning": "?", "ok": " "}
 
@@ -147,8 +147,8 @@ _HEADS: Final = {
     "table": "TABLE",
     "lsn": "NEWEST LSN",
     "written": "WRITTEN",
-    "delay": "DELAY",
     "held": "HELD",
+    "waits": "WAITS",
     "behind": "BEHIND",
     "columns": "COLUMNS",
     "files": "FILES",
@@ -157,14 +157,13 @@ _HEADS: Final = {
 
 
 def _row(table: TableStatus, target: TargetStatus, now: datetime) -> dict[str, str]:
-    delay = target.delay_s
     log = "" if target.kind == "mirror" else f" {target.kind}"
     return {
         "table": f"{_MARKS[table.level]} {plain(table.table)}{log}",
         "lsn": target.lsn or "-",
         "written": "-" if target.written_at is None else ago(target.written_at, now),
-        "delay": "-" if delay is None else seconds(delay),
         "held": str(target.held or "-"),
+        "waits": "-" if target.held_since is None else ago(target.held_since, now),
         "behind": "" if target.behind is None else str(target.behind),
         "columns": str(target.columns),
         "files": str(target.files + (target.delete_files or 0)),

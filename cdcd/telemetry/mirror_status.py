@@ -50,11 +50,10 @@ class TargetStatus:
     Attributes:
         kind: mirror or changelog.
         name: name in SQL.
-        lsn: commit LSN of the newest change in the table; None: no change yet.
-        consistent_lsn: last common LSN at which a commit was made in the table; None: none.
-        commit_time: commit time of the newest change, by the source's clock; None: unknown.
-        written_at: time of the commit with the newest changes; None: none.
-        held: number of changes that had been read by then, and waited for other partitions or a common LSN.
+        lsn: LSN up to which the table has all changes; None: unknown.
+        consistent_lsn: last common LSN, if the table has a version at it; None: none.
+        written_at: time of the table's newest commit; None: none.
+        held: number of changes that wait in the log.
         behind: number of the topic's offsets after the table's, including Kafka's own markers; None: Kafka was not
             asked.
         schema_id: fingerprint of the table's form.
@@ -67,7 +66,7 @@ class TargetStatus:
         versions: number of former versions and the newest one in the metadata that each commit writes again; None: the
             format has no such metadata.
         metadata_bytes: size of that metadata.
-        held_since: with a log, Kafka's time of the oldest change that waits in the log; None: none waits.
+        held_since: Kafka's time of the oldest change that waits in the log; None: none waits.
         is_expired: True if the log has deleted changes that the table does not have.
     """
 
@@ -75,7 +74,6 @@ class TargetStatus:
     name: str
     lsn: str | None
     consistent_lsn: str | None
-    commit_time: datetime | None
     written_at: datetime | None
     held: int
     behind: int | None
@@ -104,13 +102,6 @@ class TargetStatus:
     def is_outgrown(self) -> bool:
         """True if a merge reads much more of the table than with the apt number of buckets."""
         return self.buckets_apt >= OUTGROWN * self.buckets
-
-    @property
-    def delay_s(self) -> float | None:
-        """Seconds from the newest change's commit at the source to its commit in the table, by the clocks of both."""
-        if self.commit_time is None or self.written_at is None:
-            return None
-        return max(0.0, (self.written_at - self.commit_time).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,10 +306,8 @@ class MirrorStatus:
                     "name": target.name,
                     "lsn": target.lsn,
                     "consistent_lsn": target.consistent_lsn,
-                    "commit_time": _time(target.commit_time),
                     "written_at": _time(target.written_at),
                     "written_age_s": _age(target.written_at, self.at),
-                    "delay_s": None if target.delay_s is None else round(target.delay_s, 3),
                     "held": target.held,
                     "behind": target.behind,
                     "schema_id": target.schema_id,
@@ -331,6 +320,7 @@ class MirrorStatus:
                     "versions": target.versions,
                     "metadata_bytes": target.metadata_bytes,
                     "held_since": _time(target.held_since),
+                    "held_age_s": _age(target.held_since, self.at),
                     "is_expired": target.is_expired,
                 }
                 for target in table.targets

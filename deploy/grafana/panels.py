@@ -263,7 +263,7 @@ PANELS: Final = (
         "Mirror: behind",
         "s",
         {"{{table}}": f"topk(10, max by (job, table) (cdcd_mirror_table_lag_seconds{{{_JOB}}}))"},
-        "Age of the newest change of a table when its last batch ended; the ten tables that are furthest behind.",
+        "Time since a table was last known to have all changes of the log; the ten tables that are furthest behind.",
     ),
     Panel(
         "Mirror: changes",
@@ -272,13 +272,13 @@ PANELS: Final = (
         "Changes that go into the tables of the lake; the ten tables with most.",
     ),
     Panel(
-        "Mirror: stopped, waiting",
+        "Mirror: stopped, quarantine",
         "none",
         {
             "stopped": f"sum(cdcd_mirror_table_stopped{{{_JOB}}})",
-            "changes that wait": f"sum(cdcd_mirror_table_held_changes{{{_JOB}}})",
+            "unreadable records": f"sum(increase(cdcd_mirror_log_unreadable_total{{{_JOB}}}[1h]))",
         },
-        "Tables that are left alone until the next start, and changes that wait for other partitions.",
+        "Tables that are left as they are, and records of the last hour that are no change of a table.",
     ),
     Panel(
         "Verification",

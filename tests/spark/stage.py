@@ -86,6 +86,9 @@ class Stage:
         try:
             source.daemon.start()
             source.daemon.await_streaming()
+            if source.daemon.saw("snapshot.started"):
+                # The stream begins before Kafka has the rows.
+                source.daemon.await_event("snapshot.finished")
             yield source
         finally:
             for mirror in source.mirrors:

@@ -27,7 +27,7 @@ from cdcd.mirror.log.upkeep import LogUpkeep
 from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.target import Maintenance
 from cdcd.mirror.watching.progress import (
-    BatchDone,
+    LogAppended,
     LogExpired,
     LogShortened,
     Retrying,
@@ -331,8 +331,8 @@ def test_records_that_go_while_a_batch_is_read_stop_their_topic(
     assert [off for off, _ in pipeline.has("u")] == [0, 1, 2, 3, 4, 5, 6]
     assert list(job.stopped) == [f"{pipeline.prefix}.public.t"]
     # AND a batch is told with its figures
-    (batch,) = [fact for fact in pipeline.facts if isinstance(fact, BatchDone)][-1:]
-    assert (batch.tables[0].records, batch.changes, batch.commit_lsn) == (8, 8, 107)
+    (batch,) = [fact for fact in pipeline.facts if isinstance(fact, LogAppended)][-1:]
+    assert (batch.records, batch.changes, batch.commit_lsn) == (8, 8, 107)
 
 
 def test_retention_deletes_old_days_and_waits_for_a_topic_that_is_needed(pipeline: Pipeline) -> None:

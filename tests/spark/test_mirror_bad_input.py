@@ -13,7 +13,14 @@ from pyspark.sql import SparkSession
 from cdcd.core.errors import SinkError, SinkUnavailableError
 from cdcd.core.records.schemas import read_form
 from cdcd.mirror.jars import DELTA, ICEBERG
-from cdcd.mirror.watching.progress import BatchDone, Retrying, TableFailed
+from cdcd.mirror.watching.progress import (
+    BatchDone,
+    Fact,
+    LogAppended,
+    MirrorStarted,
+    Retrying,
+    TableFailed,
+)
 from tests.integration.daemon import until
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage, change
@@ -96,7 +103,7 @@ def test_a_form_that_is_not_described_yet_holds_its_table(
     assert failed.table == "public.kept"
     assert "no description of source.schema_id 00000000000000aa" in failed.message
     assert list(stopped) == ["public.kept"]
-    assert sum(table.quarantined for batch in job.all(BatchDone) for table in batch.tables) == 0
+    assert sum(batch.unreadable for batch in job.all(LogAppended)) == 0
     assert len(job.rows(source, "kept")) == 10
     # AND with the description the change is in
     (described,) = [
@@ -166,10 +173,13 @@ def test_a_broker_that_goes_away_is_waited_for(
         # WHEN the broker is away for a while
         stage.broker.kill()
         until(lambda: job.all(Retrying) or failure or None, "it is said", WAIT_S)
+        seen = len(job.facts)
         stage.broker.start()
+        # THEN it is said that the broker is back, also while no table changes
+        until(lambda: _saw(job, MirrorStarted, seen) or failure or None, "it goes on", WAIT_S)
         source.execute("INSERT INTO kept VALUES (11, 11)")
         source.deliver()
-        # THEN it goes on by itself
+        # AND it goes on by itself
         until(lambda: (11, 11) in job.rows(source, "kept") or failure or None, "the row", WAIT_S)
     finally:
         stop.set()
@@ -198,3 +208,8 @@ def test_a_value_without_a_form_stops_its_table_with_the_reason_until_the_record
         job.spark.sql(f"UPDATE {statement}")
         assert job.once(tables=STOP) == {}
         assert [row["id"] for row in job.table(source, "exact").collect()] == [1]
+
+
+def _saw(job: Job, kind: type[Fact], after: int) -> bool:
+    """True if the job has told such a fact after this number of facts."""
+    return any(isinstance(fact, kind) for fact in job.facts[after:])

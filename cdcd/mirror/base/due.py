@@ -52,6 +52,36 @@ class LogChanges:
     later: int | None = None
 
 
+class Lags:
+    """For how long tables may have lacked changes that the log has. Other threads may ask.
+
+    Times are seconds of a clock that only rises.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[str, float]] = {}
+        self._now = 0.0
+
+    def begin(self, tables: Mapping[str, str], now: float) -> None:
+        """Begin a round. `tables`: the names of the tables by topic. A new one lacks nothing until now."""
+        self._now = now
+        self._since = {topic: self._since.get(topic, (table, now)) for topic, table in tables.items()}
+
+    def has(self, topic: str) -> bool:
+        """True if the topic is that of a table."""
+        return topic in self._since
+
+    def whole(self, topic: str, at: float | None = None) -> None:
+        """Note that the table of the topic lacked nothing at this time. None: when the round began."""
+        if topic in self._since:
+            table, since = self._since[topic]
+            self._since[topic] = table, max(since, self._now if at is None else at)
+
+    def seconds(self, now: float) -> dict[str, float]:
+        """Return the seconds since each table was last known to lack nothing, by its name."""
+        return {table: max(0.0, now - since) for table, since in [*self._since.values()]}
+
+
 def is_due(
     known: Known | None, new: LogChanges, now: float, settings: MirrorSettings, *, lacks: bool
 ) -> bool:

@@ -17,9 +17,9 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
-from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
+from cdcd.core.errors import CdcdError, ConfigError, TransientError
 from cdcd.mirror.base.checkpoints import complete, newest_checkpoints
-from cdcd.mirror.base.due import Known, LogChanges, at_most, first_waiting, is_due, look_after, pause_s
+from cdcd.mirror.base.due import Known, Lags, LogChanges, at_most, first_waiting, is_due, look_after, pause_s
 from cdcd.mirror.base.part import LacksChangesError
 from cdcd.mirror.base.points import Points, RoundPoint
 from cdcd.mirror.base.position import NO_VERSION
@@ -50,7 +50,7 @@ from cdcd.mirror.watching.progress import (
     TableStopped,
     first_lines,
 )
-from cdcd.mirror.watching.stops import Stop, Stops
+from cdcd.mirror.watching.stops import Stop, Stops, round_error, table_error
 
 _RETRY_S: Final = 10.0
 
@@ -114,6 +114,9 @@ class BaseJob:
         self._stops = Stops()
         self._has_read_stops = False
         self._known: dict[str, Known] = {}
+        self._lags = Lags()
+        self._is_away = False
+        """True after Kafka or the catalogue did not answer, until a round has found all that it needs."""
         self._retried: set[str] = set()
         """Topics whose tables stopped. Each round tries them again."""
         self._replays = False
@@ -125,6 +128,10 @@ class BaseJob:
         self._since, self._counts = 0, dict[str, int]()
         """By topic, the number of changes after this LSN that the log has in this round."""
         self.stopped: dict[str, CdcdError] = {}
+
+    def lags(self) -> dict[str, float]:
+        """Return the seconds since each table was last known to have all changes that the log has."""
+        return self._lags.seconds(time.monotonic())
 
     def run(self, *, once: bool, stop: threading.Event, replays: bool = False) -> None:
         """Append and fold what is there now (`once`), or each interval until `stop` is set.
@@ -140,13 +147,17 @@ class BaseJob:
         with LiveLog(self._log) as live:
             while not stop.is_set():
                 try:
-                    if once or not live.runs() or self._may_be_due(time.monotonic()):
+                    if once or not live.runs() or self._is_away or self._may_be_due(time.monotonic()):
                         self._append_and_fold(live, stop, once=once)
                     if self._upkeep.is_due() and not stop.is_set():
                         self._maintain(once=once)
-                except TransientError as error:
-                    if once:
+                except Exception as failure:
+                    if isinstance(failure, CdcdError) and not isinstance(failure, TransientError):
                         raise
+                    error = round_error(failure)
+                    if once:
+                        raise error from failure
+                    self._is_away = True
                     self._observe(Retrying(error.message, error.hint, _RETRY_S))
                     stop.wait(_RETRY_S)
                     continue
@@ -175,7 +186,7 @@ class BaseJob:
             try:
                 done = relayout(self._spark, self._lake.format, replacing, place, layout)
             except Exception as failure:
-                raise _error(table, failure) from failure
+                raise table_error(table, failure) from failure
             self._observe(done.told(table, time.monotonic() - began))
 
     def _may_be_due(self, now: float) -> bool:
@@ -191,6 +202,9 @@ class BaseJob:
             topic: at_most(known[topic].ends if topic in known else {}, has.ends.get(topic, {}))
             for topic in topics
         }
+        for topic in topics:
+            if topic in known and not most[topic].count:
+                self._lags.whole(topic, has.at)
         return bool(self._chosen(topics, most, now, has))
 
     def _chosen(
@@ -219,15 +233,20 @@ class BaseJob:
         return known is not None and known.form not in {"", self._forms.newest(topic).schema.schema_id}
 
     def _append_and_fold(self, live: LiveLog, stop: threading.Event, *, once: bool) -> None:
+        asked = time.monotonic()
         bound, ends = self._bound()
         self._tables.there = ends.keys()
-        tables = len(self._described())
-        if tables != self._told:
-            self._told = tables
-            self._observe(MirrorStarted(self._settings.name, tables, once))
+        tables = {topic: self._forms.table(topic) or topic for topic in self._described()}
+        self._lags.begin(tables, asked)
+        if len(tables) != self._told:
+            self._told = len(tables)
+            self._observe(MirrorStarted(self._settings.name, len(tables), once))
         has = live.append(ends, stop, once=once)
         if has is None:
             return
+        if self._is_away:
+            self._is_away = False
+            self._observe(MirrorStarted(self._settings.name, len(tables), once))
         began = time.monotonic()
         self._tables.log = has
         self._forms.refresh()
@@ -270,8 +289,10 @@ class BaseJob:
                 self._observe(problem)
 
     def _from_log(self, fact: Fact) -> None:
-        """Pass on what the job of the log says. It says with each round that it starts."""
-        if not isinstance(fact, MirrorStarted):
+        """Pass on what the job of the log says, but for starts. A table's stop is told by the table's own name."""
+        self._is_away |= isinstance(fact, Retrying)
+        is_tables = isinstance(fact, (TableResumed, TableStopped)) and self._lags.has(fact.table)
+        if not isinstance(fact, MirrorStarted) and not is_tables:
             self._observe(fact)
 
     def _note_stops(self) -> None:
@@ -344,6 +365,7 @@ class BaseJob:
         for topic in set(topics) - {*due}:
             had = known.get(topic, Known(bound, now, is_empty=True))
             if new[topic].last <= had.lsn:
+                self._lags.whole(topic)
                 known[topic] = replace(had, lsn=bound, ends=ends[topic])
         return sorted(due, key=lambda topic: new[topic].count)
 
@@ -411,6 +433,7 @@ class BaseJob:
             return None
         self._goes_on(topic, table)
         self._retried.discard(topic)
+        self._lags.whole(topic)
         form = self._forms.newest(topic).schema.schema_id
         self._known[topic] = Known(bound, time.monotonic(), ends=self._ends.get(topic, {}), form=form)
         if not done.changes:
@@ -433,7 +456,7 @@ class BaseJob:
             try:
                 self._observe(self._replay_topic(topic, topic_id, bound))
             except Exception as failure:  # noqa: BLE001  formats raise classes of Java
-                error = _error(table, failure)
+                error = table_error(table, failure)
                 self._observe(TableFailed(table, f"quarantine is not replayed: {error.message}", error.hint))
 
     def _replay_topic(self, topic: str, topic_id: str, bound: int) -> Replayed:
@@ -452,7 +475,7 @@ class BaseJob:
         return {topic: self._tables.position_lsn(topic) for topic in mine}
 
     def _stop(self, topic: str, table: str, failure: Exception) -> None:
-        error = _error(table, failure)
+        error = table_error(table, failure)
         # Each round tries the table again, so a transient failure is one that waits.
         waits = isinstance(error, TransientError)
         self._known.pop(topic, None)
@@ -463,13 +486,3 @@ class BaseJob:
         if had is None or had.message != error.message:
             kind = TableFailed if waits else TableStopped
             self._observe(kind(table, error.message, error.hint))
-
-
-def _error(table: str, failure: Exception) -> CdcdError:
-    """The failure of a table, with a hint."""
-    if isinstance(failure, CdcdError):
-        return failure
-    return SinkError(
-        f"{table}: Spark ended with an error: {first_lines(failure)}",
-        hint="Correct the fault that the message names. The next round tries again.",
-    )

@@ -8,9 +8,8 @@ from pyspark.sql import Column, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cdcd.mirror.log import positions
 from cdcd.mirror.log.positions import Ends
-from cdcd.mirror.watching.progress import BatchDone, Progress
+from cdcd.mirror.watching.progress import LogAppended
 
 OBSERVED: Final = "cdcd_log"
 """Name under which Spark gives the figures of a batch."""
@@ -42,25 +41,25 @@ def _rows_read(progress: Mapping[str, Any]) -> int:
     return sum(source["numInputRows"] for source in progress["sources"])
 
 
-def done(name: str, progress: Mapping[str, Any]) -> BatchDone:
-    """Return the fact that a batch of the log `name` is done, with its figures if Spark has them."""
+def done(name: str, progress: Mapping[str, Any], now: float) -> LogAppended:
+    """Return the fact that a batch of the log `name` is done, with its figures if Spark has them.
+
+    Args:
+        now: seconds since 1970, by Kafka's clock.
+    """
     observed = (progress["observedMetrics"] or {}).get(OBSERVED)
-    seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
-    if observed is None:
-        return BatchDone(progress["batchId"], (), seconds)
-    said = named(observed)
+    said = {} if observed is None else named(observed)
     at = said.get("at")
-    one = Progress(
+    return LogAppended(
         name,
-        said["records"],
-        said["changes"],
-        said["unreadable"],
-        0,
+        progress["batchId"],
+        said.get("records") or _rows_read(progress),
+        said.get("changes") or 0,
+        said.get("unreadable") or 0,
         said.get("lsn") or 0,
-        None if at is None else positions.instant(at),
-        seconds,
+        None if at is None else round(max(0.0, now - at / 1e6), 3),
+        progress["durationMs"].get("triggerExecution", 0) / 1000,
     )
-    return BatchDone(progress["batchId"], (one,), seconds)
 
 
 def named(figures: Row | Mapping[str, Any]) -> Mapping[str, Any]:

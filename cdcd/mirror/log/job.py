@@ -30,6 +30,7 @@ from cdcd.mirror.watching.progress import (
     MirrorStarted,
     Observer,
     Retrying,
+    TableResumed,
     TableRolledBack,
     TableStopped,
     first_lines,
@@ -176,7 +177,9 @@ class LogJob:
         self._is_outdated.clear()
         has = positions.read(self._spark, place.name)
         self._upkeep.deleted, self._gaps, self._began = has.deleted, has.gaps, has.began
-        self.stopped = {topic: error for topic, error in self.stopped.items() if topic in has.stopped}
+        for topic in sorted(self.stopped.keys() - has.stopped.keys()):
+            del self.stopped[topic]
+            self._observe(TableResumed(topic))
         for topic in sorted(has.stopped.keys() - self.stopped.keys()):
             # A process before this one found it.
             self._tell(topic, has.stopped[topic])
@@ -339,7 +342,7 @@ class LogJob:
             read = batches.after(query, told)
             for each in read:
                 told = each["batchId"]
-                self._observe(batches.done(self._place.name, each))
+                self._observe(batches.done(self._place.name, each, time.time()))
             now, interval_s = time.monotonic(), interval_of(self._settings)
             is_idle = ended or not query.status["isTriggerActive"] or now >= due + _BUSY * interval_s
             if (read or ended or now >= due) and is_idle:

@@ -54,9 +54,16 @@ class OwnTables:
 
     def _create_for(self, rows: DataFrame, name: str) -> None:
         """Create the table if it is not there. The caller holds the lock."""
-        if not self._format.exists(rows.sparkSession, name):
-            columns = ", ".join(f"{quoted(part.name)} {part.dataType.simpleString()}" for part in rows.schema)
-            self._format.create(rows.sparkSession, name, columns, {})
+        spark = rows.sparkSession
+        if self._format.exists(spark, name):
+            return
+        columns = ", ".join(f"{quoted(part.name)} {part.dataType.simpleString()}" for part in rows.schema)
+        try:
+            self._format.create(spark, name, columns, {})
+        except Exception:
+            # Another driver may have made the table meanwhile.
+            if not self._format.exists(spark, name):
+                raise
 
     def put(self, name: str, rows: DataFrame, unique: str, gone: str) -> None:
         spark = rows.sparkSession

@@ -1,7 +1,6 @@
 """Facts of the mirror as lines for a person (`log.format: console`). Nothing here needs PySpark."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from cdcd.core.facts import Fact
 from cdcd.core.protocol.lsn import Lsn
@@ -10,6 +9,7 @@ from cdcd.mirror.watching.progress import (
     ChangesMissing,
     LoadRestarted,
     LoadWaiting,
+    LogAppended,
     LogExpired,
     LogShortened,
     MirrorSecretWeak,
@@ -30,12 +30,11 @@ from cdcd.mirror.watching.progress import (
     TableRolledBack,
     TableTakenOver,
     TopicUnfit,
-    lag_s,
 )
 
 
-def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C901, PLR0912, PLR0915  a table, by kind
-    """A fact for a person. `now`: with a time zone; lag is counted to it."""
+def lines(fact: Fact) -> Iterator[str]:  # noqa: C901, PLR0912, PLR0915  a table, by kind
+    """A fact for a person."""
     match fact:
         case MirrorStarted():
             mode = "what is there now" if fact.once else "what comes"
@@ -46,7 +45,10 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C9
             yield f"{fact.key}: {fact.found}"
             yield f"  {fact.fix}"
         case BatchDone():
-            yield from _batch(fact, now or datetime.now(UTC))
+            yield from _batch(fact)
+        case LogAppended():
+            lag = "" if fact.lag_s is None else f", the newest {fact.lag_s:.1f} s old"
+            yield f"log: {fact.records} records in {fact.seconds:.1f} s{lag}{_bad(fact.unreadable, 'to')}"
         case TableFailed():
             yield f"{fact.table} {'STOPPED' if fact.stopped else 'failed, trying again'}: {fact.message}"
             if fact.hint:
@@ -132,18 +134,14 @@ def _bad(quarantined: int, where: str) -> str:
     return f", {quarantined} {where} quarantine" if quarantined else ""
 
 
-def _batch(fact: BatchDone, now: datetime) -> Iterator[str]:
+def _batch(fact: BatchDone) -> Iterator[str]:
     changes, lsn = fact.changes, fact.commit_lsn
     rate = changes / fact.seconds if fact.seconds else 0.0
     consistent = "" if fact.cut is None else ", all tables consistent"
     where = f", LSN {Lsn(lsn)}{consistent}" if lsn else ""
-    bad = f", {fact.quarantined} records to quarantine" if fact.quarantined else ""
-    yield f"batch {fact.batch_id}: {changes} changes in {fact.seconds:.1f} s, {rate:.0f}/s{where}{bad}"
+    yield f"batch {fact.batch_id}: {changes} changes in {fact.seconds:.1f} s, {rate:.0f}/s{where}"
     shown, others = fact.named
     for table in shown:
-        lag = "" if table.commit_time is None else f", {lag_s(table.commit_time, now):.1f} s behind"
-        held = f", {table.held} waiting for the others" if table.held else ""
-        bad = _bad(table.quarantined, "to")
-        yield f"  {table.table}: {table.changes} changes in {table.seconds:.1f} s{lag}{held}{bad}"
+        yield f"  {table.table}: {table.changes} changes of {table.rows} rows in {table.seconds:.1f} s"
     if others:
         yield f"  and {others} more tables"

@@ -25,12 +25,15 @@ from cdcd.mirror.log.positions import Ends, Positions
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.settings import MirrorSettings
+from cdcd.mirror.targets.making import BUCKETS
+from cdcd.mirror.targets.pinned import CONTROL
 from cdcd.mirror.targets.quarantine import QUARANTINE
 from cdcd.mirror.targets.target import Target
 from cdcd.mirror.watching.progress import first_lines
 from cdcd.telemetry.mirror_status import (
     LogStatus,
     MirrorStatus,
+    Point,
     Quarantined,
     Stopped,
     TableStatus,
@@ -46,13 +49,21 @@ _HINT: Final = "Check that the catalog and the storage answer, and target.* and 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A folded table. `position`: None: no commit that is left names it. `kind`: a value of `_KINDS`."""
+    """A folded table.
+
+    Attributes:
+        position: None: no commit that is left names it.
+        kind: a value of `_KINDS`.
+        buckets, buckets_apt: as in `TargetStatus`.
+    """
 
     name: str
     schema: TableSchema
     position: Position | None
     figures: "Figures"
     kind: str = "mirror"
+    buckets: int = 1
+    buckets_apt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,20 @@ class Waiting:
 
     changes: int
     since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The newest common point of a consistent mirror.
+
+    Attributes:
+        without: tables of the source that are not as of the point.
+        names: names of the tables that are as of the point, without their catalog.
+    """
+
+    point: Point
+    without: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
 
 
 def look_at_log(
@@ -112,13 +137,14 @@ def look_at_log(
         bases, unreadable = [], []
         for name in () if base is None else target.list_tables(spark):
             try:
-                found = _base(spark, name, base, place.table_format)
+                found = _base(spark, name, base, place.table_format, settings)
             except PySparkException as error:
                 unreadable.append(Unreadable(name, first_lines(error), _HINT))
                 continue
             if found is not None and _is_ours(found.schema, settings, has.topics):
                 bases.append(found)
         waiting = _waiting(spark, place.name, bases)
+        common = None if base is None else _common(spark, target.own_name(CONTROL))
     except PySparkException as error:
         raise ConfigError(f"The log {place.name} cannot be read: {first_lines(error)}", hint=_HINT) from error
     log = LogStatus(
@@ -144,9 +170,18 @@ def look_at_log(
     for row in unreadable_rows:
         quarantined.setdefault(row["topic"], {})[row["reason"] or ""] = row["count"]
     tables = assemble(settings.prefix, bases, has, waiting, quarantined)
+    if common is not None:
+        tables = [at_point(table, common, target) for table in tables]
     location = place.name.rpartition(".")[0]
     return MirrorStatus(
-        settings.name, place.table_format, location, datetime.now(UTC), tables, unreadable, log=log
+        settings.name,
+        place.table_format,
+        location,
+        datetime.now(UTC),
+        tables,
+        unreadable,
+        None if common is None else common.point,
+        log,
     )
 
 
@@ -175,6 +210,17 @@ def assemble(
         had = tables.get(topic) or TableStatus(topic.removeprefix(f"{prefix}."), topic)
         tables[topic] = replace(had, quarantined=reasons)
     return list(tables.values())
+
+
+def at_point(table: TableStatus, common: Common, target: Target) -> TableStatus:
+    """Return the status of a table, with what the common point says of it."""
+    targets = [
+        replace(each, consistent_lsn=common.point.lsn)
+        if target.bare_name(each.name) in common.names
+        else each
+        for each in table.targets
+    ]
+    return replace(table, targets=tuple(targets), left_out=table.table in common.without)
 
 
 def behind(has: Positions, ends: Ends) -> int:
@@ -286,7 +332,24 @@ def _unreadable(spark: SparkSession, name: str) -> Any:
     return spark.table(name).filter("day IS NOT NULL AND kind = 'unreadable'")
 
 
-def _base(spark: SparkSession, name: str, base: BaseFormat | None, table_format: str) -> Base | None:
+def _common(spark: SparkSession, name: str) -> Common | None:
+    """Read the newest common point. None: the mirror has none.
+
+    Args:
+        name: of the table with the points, in SQL.
+    """
+    if not exists(spark, name):
+        return None
+    newest = spark.table(name).orderBy(sf.desc("commit_lsn")).head()
+    if newest is None:
+        return None
+    point = Point(newest["lsn"], newest["at"].astimezone(UTC))
+    return Common(point, frozenset(newest["without"] or ()), frozenset(newest["versions"] or ()))
+
+
+def _base(
+    spark: SparkSession, name: str, base: BaseFormat | None, table_format: str, settings: MirrorSettings
+) -> Base | None:
     """Read a folded table. None: a fold did not make the table."""
     assert base is not None, "there are folded tables"
     try:
@@ -304,7 +367,10 @@ def _base(spark: SparkSession, name: str, base: BaseFormat | None, table_format:
         if not forms:
             return None
         text = forms[-1]
-    return Base(name, TableSchema.from_json(text), position, figures(spark, name, table_format), kind)
+    schema, size = TableSchema.from_json(text), figures(spark, name, table_format)
+    buckets = int(found.get(BUCKETS, 1))
+    apt = settings.buckets_of(schema.table, size.size) if kind == "mirror" else buckets
+    return Base(name, schema, position, size, kind, buckets, apt)
 
 
 def _is_ours(schema: TableSchema, settings: MirrorSettings, topics: Container[str]) -> bool:
@@ -340,7 +406,6 @@ def _target(base: Base, deleted: int, waiting: Waiting | None) -> TargetStatus:
         name=base.name,
         lsn=None if position is None else str(Lsn(position.lsn)),
         consistent_lsn=None,
-        commit_time=None,
         written_at=own.written_at,
         held=0 if waiting is None else waiting.changes,
         behind=None,
@@ -349,6 +414,8 @@ def _target(base: Base, deleted: int, waiting: Waiting | None) -> TargetStatus:
         files=own.files,
         delete_files=own.deletes,
         size=own.size,
+        buckets=base.buckets,
+        buckets_apt=base.buckets_apt,
         versions=own.versions,
         metadata_bytes=own.metadata,
         held_since=None if waiting is None else waiting.since,

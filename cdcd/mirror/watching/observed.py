@@ -1,17 +1,17 @@
 """What a mirror tells, as numbers."""
 
 import time
-from datetime import UTC, datetime
 
 from cdcd.mirror.watching.progress import (
     BatchDone,
     Fact,
+    LogAppended,
+    MirrorStarted,
     Retrying,
     TableFailed,
     TableReloaded,
     TableResumed,
     TopicUnfit,
-    lag_s,
 )
 from cdcd.telemetry.mirror import MirrorTelemetry
 
@@ -19,13 +19,13 @@ from cdcd.telemetry.mirror import MirrorTelemetry
 def count(fact: Fact, numbers: MirrorTelemetry) -> None:
     """Bring a fact into the numbers."""
     match fact:
+        case MirrorStarted():
+            numbers.goes_on()
+        case LogAppended():
+            numbers.appended(fact.records, fact.unreadable, fact.lag_s)
         case BatchDone():
-            now = datetime.now(UTC)
             for table in fact.tables:
-                lag = None if table.commit_time is None else lag_s(table.commit_time, now)
-                numbers.table(
-                    table.table, table.changes, table.quarantined, table.held, table.commit_lsn, lag
-                )
+                numbers.table(table.table, table.changes, table.commit_lsn)
             numbers.batch(time.time(), fact.seconds, fact.cut)
         case TableFailed():
             numbers.failed(fact.table, fact.message, stopped=fact.stopped)

@@ -4,9 +4,7 @@ The facts have the same form as the daemon's (`cdcd.core.facts`), so that one me
 the facts. This module does not need PySpark.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from cdcd.core.facts import Fact, Level, Observer, fact, facts_of, rows
@@ -18,6 +16,7 @@ __all__ = [
     "Fact",
     "LoadRestarted",
     "LoadWaiting",
+    "LogAppended",
     "LogExpired",
     "LogShortened",
     "MirrorSecretWeak",
@@ -41,7 +40,6 @@ __all__ = [
     "TableTakenOver",
     "TopicUnfit",
     "first_lines",
-    "lag_s",
     "markdown",
 ]
 
@@ -51,35 +49,27 @@ SHOWN_MAX: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What became of one table in one batch.
+    """What became of one table in one round.
 
     Attributes:
-        records: that were read; tombstones are not counted, nor repeats in a batch that went in at once.
-        changes: that were new to the target.
-        quarantined: records that went to the quarantine table.
-        held: records that wait for the next batch, because they lie after the bound of the step's `Reach`.
-        commit_lsn: of the newest change that the target has.
-        commit_time: when that was committed, by the source's clock; None where the batch had none.
+        changes: of the log that were folded.
+        rows: number of keys that they have.
+        commit_lsn: LSN up to which the table has all changes.
         seconds: that it took.
-        ahead: the table is at an LSN that is later than this batch's common one.
-        versions: of the table's targets at the common LSN, by their names without catalog.
     """
 
     table: str
-    records: int = 0
     changes: int = 0
-    quarantined: int = 0
-    held: int = 0
+    rows: int = 0
     commit_lsn: int = 0
-    commit_time: datetime | None = None
     seconds: float = 0.0
-    ahead: bool = False
-    versions: Mapping[str, int] = field(default_factory=dict)
 
 
 @fact
 class MirrorStarted(Fact):
-    """The stream begins, or goes on. `once`: the stream ends when it has mirrored what is in the topics now."""
+    """The mirror begins, the number of its tables is another one, or it goes on after Kafka or the catalog was away.
+    `once`: the mirror ends when it has mirrored what is in the topics now.
+    """
 
     event: ClassVar[str] = "mirror.started"
     name: str
@@ -107,13 +97,29 @@ class MirrorSecretWeak(Fact):
 
 
 @fact
-class BatchDone(Fact):
-    """A batch is in every table that had changes and is not stopped. `tables` has the 12 tables with most changes, each
-    with `table`, `changes`, `quarantined`, `held`, `commit_lsn`, `lag_s` and `seconds`; `more_tables` is the number of
-    the others.
+class LogAppended(Fact):
+    """A batch of records is in the log. `unreadable`: number of records of the batch that went to quarantine. `lag_s`:
+    age of the newest record, by Kafka's time; null: unknown.
     """
 
-    # `cut`: with consistent batches, the common LSN; None also where it has not risen, and nothing was done.
+    event: ClassVar[str] = "log.batch"
+    log: str
+    batch_id: int
+    records: int
+    changes: int
+    unreadable: int
+    commit_lsn: int
+    lag_s: float | None
+    seconds: float
+
+
+@fact
+class BatchDone(Fact):
+    """A round is done: each table that had changes, and is not stopped, has them. `tables` has the 12 tables with most
+    changes, each with `table`, `changes`, `rows`, `commit_lsn` and `seconds`; `more_tables` counts the others.
+    """
+
+    # `cut`: with consistent batches, the common LSN.
 
     event: ClassVar[str] = "mirror.batch"
     batch_id: int
@@ -123,49 +129,38 @@ class BatchDone(Fact):
 
     @property
     def changes(self) -> int:
-        """Changes that were new to the tables."""
+        """Changes that were folded into the tables."""
         return sum(table.changes for table in self.tables)
 
     @property
-    def quarantined(self) -> int:
-        """Records that went to the quarantine table."""
-        return sum(table.quarantined for table in self.tables)
-
-    @property
     def commit_lsn(self) -> int:
-        """The common LSN, or that of the newest change of all tables; 0: there was none."""
+        """The common LSN, or the greatest one that a table has; 0: there was none."""
         return max([table.commit_lsn for table in self.tables], default=0) if self.cut is None else self.cut
 
     @property
     def named(self) -> tuple[list[Progress], int]:
         """The tables that are shown by name, and the number of the others."""
         most = sorted(self.tables, key=lambda table: -table.changes)
-        return [table for table in most[:SHOWN_MAX] if table.records], max(0, len(most) - SHOWN_MAX)
+        return most[:SHOWN_MAX], max(0, len(most) - SHOWN_MAX)
 
     @classmethod
     def fields_logged(cls) -> tuple[str, ...]:
-        return (
-            "batch_id", "seconds", "changes", "quarantined", "commit_lsn", "consistent_lsn", "tables", "more_tables",
-        )  # fmt: skip
+        return ("batch_id", "seconds", "changes", "commit_lsn", "consistent_lsn", "tables", "more_tables")
 
     def logged(self) -> dict[str, object]:
-        now = datetime.now(UTC)
         shown, others = self.named
         return {
             "batch_id": self.batch_id,
             "seconds": round(self.seconds, 3),
             "changes": self.changes,
-            "quarantined": self.quarantined,
             "commit_lsn": self.commit_lsn,
             "consistent_lsn": self.cut,
             "tables": [
                 {
                     "table": table.table,
                     "changes": table.changes,
-                    "quarantined": table.quarantined,
-                    "held": table.held,
+                    "rows": table.rows,
                     "commit_lsn": str(Lsn(table.commit_lsn)),
-                    "lag_s": None if table.commit_time is None else round(lag_s(table.commit_time, now), 3),
                     "seconds": round(table.seconds, 3),
                 }
                 for table in shown
@@ -438,12 +433,6 @@ class Retrying(Fact):
 def first_lines(error: object) -> str:
     """The first words of an error of Spark or Java. A stack trace follows them."""
     return " ".join(str(error).split("\n\n")[0].split())[:600]
-
-
-def lag_s(commit_time: datetime, now: datetime) -> float:
-    """How long ago a commit was, as a batch gives its time. `now`: with a time zone."""
-    # Spark hands out instants in local time without a zone.
-    return max(0.0, (now - commit_time.astimezone(UTC)).total_seconds())
 
 
 _HEAD: Final = """

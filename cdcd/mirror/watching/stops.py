@@ -11,9 +11,10 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import Final
 
-from cdcd.core.errors import FatalError
+from cdcd.core.errors import CdcdError, FatalError, SinkError, SinkUnavailableError, TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.gaps import Aside
+from cdcd.mirror.watching.progress import first_lines
 
 NOTED: Final = timedelta(seconds=60)
 """How long a table waits before it is recorded: most waits are over with the next batch."""
@@ -105,4 +106,25 @@ def set_aside_error(found: Aside) -> FatalError:
         " topic.",
         hint="See `cdcd tables` for the reason, and for the command that lets the table come back. The mirror then"
         " goes on by itself, with all rows.",
+    )
+
+
+def round_error(failure: Exception) -> TransientError:
+    """The failure of a round, which is tried again."""
+    if isinstance(failure, TransientError):
+        return failure
+    # The catalogue, the storage and Kafka fail with classes of Java, of which PySpark knows a part.
+    return SinkUnavailableError(
+        f"A round of folds ended: {first_lines(failure)}",
+        hint="The next round goes on where the tables are. If it ends again, correct the fault that the message names.",
+    )
+
+
+def table_error(table: str, failure: Exception) -> CdcdError:
+    """The failure of a table, with a hint."""
+    if isinstance(failure, CdcdError):
+        return failure
+    return SinkError(
+        f"{table}: Spark ended with an error: {first_lines(failure)}",
+        hint="Correct the fault that the message names. The next round tries again.",
     )

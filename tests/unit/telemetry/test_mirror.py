@@ -39,32 +39,51 @@ def test_what_is_not_known_has_no_sample():
     found = scrape(MirrorTelemetry())
     assert found == {
         ("cdcd_mirror_batches_total",): 0,
+        ("cdcd_mirror_log_batches_total",): 0,
+        ("cdcd_mirror_log_records_total",): 0,
+        ("cdcd_mirror_log_unreadable_total",): 0,
         ("cdcd_mirror_retries_total",): 0,
         ("cdcd_mirror_up",): 1,
         ("cdcd_mirror_unfit_topics",): 0,
     }
 
 
-def test_batches_add_up_by_table(monkeypatch: pytest.MonkeyPatch):
+def test_rounds_add_up_by_table(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("time.time", lambda: 1030.0)
     numbers = MirrorTelemetry()
-    numbers.table("public.a", 5, 1, 2, 700, 3.5)
-    numbers.table("public.b", 1, 0, 0, 650, None)
+    numbers.table("public.a", 5, 700)
+    numbers.table("public.b", 1, 650)
     numbers.batch(1000.0, 2.5, 640)
-    # A batch in which the table had nothing new leaves what is known of it.
-    numbers.table("public.a", 0, 0, 0, 0, None)
+    # A lower LSN leaves what is known of the table.
+    numbers.table("public.a", 2, 690)
     numbers.batch(1010.0, 0.5, None)
     found = scrape(numbers)
     assert found["cdcd_mirror_batches_total",] == 2
     assert found["cdcd_mirror_batch_seconds",] == 0.5
     assert found["cdcd_mirror_batch_age_seconds",] == 20
     assert found["cdcd_mirror_consistent_lsn",] == 640
-    assert found["cdcd_mirror_table_changes_total", "public.a"] == 5
-    assert found["cdcd_mirror_table_quarantined_total", "public.a"] == 1
-    assert found["cdcd_mirror_table_held_changes", "public.a"] == 0
+    assert found["cdcd_mirror_table_changes_total", "public.a"] == 7
     assert found["cdcd_mirror_table_lsn", "public.a"] == 700
-    assert found["cdcd_mirror_table_lag_seconds", "public.a"] == 3.5
-    assert ("cdcd_mirror_table_lag_seconds", "public.b") not in found
+
+
+def test_the_lag_of_a_table_is_asked_for_at_each_scrape():
+    numbers = MirrorTelemetry()
+    lags = {"public.a": 3.5}
+    numbers.lags = lambda: lags
+    assert scrape(numbers)["cdcd_mirror_table_lag_seconds", "public.a"] == 3.5
+    lags["public.a"] = 950.0
+    assert scrape(numbers)["cdcd_mirror_table_lag_seconds", "public.a"] == 950
+
+
+def test_batches_of_the_log_add_up():
+    numbers = MirrorTelemetry()
+    numbers.appended(10, 2, 4.0)
+    numbers.appended(5, 0, None)
+    found = scrape(numbers)
+    assert found["cdcd_mirror_log_batches_total",] == 2
+    assert found["cdcd_mirror_log_records_total",] == 15
+    assert found["cdcd_mirror_log_unreadable_total",] == 2
+    assert ("cdcd_mirror_log_lag_seconds",) not in found
 
 
 def test_a_stopped_table_or_something_that_is_away_is_not_well_and_is_named():
@@ -82,8 +101,8 @@ def test_a_stopped_table_or_something_that_is_away_is_not_well_and_is_named():
     assert found["cdcd_mirror_table_failures_total", "public.a"] == 2
     assert found["cdcd_mirror_table_reloads_total", "public.a"] == 1
     assert (found["cdcd_mirror_up",], found["cdcd_mirror_retries_total",]) == (0, 1)
-    # The next batch shows that it is back; the table stays as it is.
-    numbers.batch(1000.0, 1.0, None)
+    # The table stays as it is when Kafka is back.
+    numbers.goes_on()
     assert numbers.health().detail["reasons"] == ["public.a is stopped: the key changed"]
 
 

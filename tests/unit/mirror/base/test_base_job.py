@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cdcd.core.errors import CdcdError, ConfigError, SinkError, TransientError
+from cdcd.core.errors import CdcdError, ConfigError, SinkError, SinkUnavailableError, TransientError
 from cdcd.core.records.gaps import Aside
 from cdcd.mirror.base import job, plan, topic_folds
 from cdcd.mirror.base.checkpoints import Covered
 from cdcd.mirror.base.commit import Folded
-from cdcd.mirror.base.due import LOOK_S, Known, LogChanges, at_most, first_waiting, is_due, pause_s
+from cdcd.mirror.base.due import LOOK_S, Known, Lags, LogChanges, at_most, first_waiting, is_due, pause_s
 from cdcd.mirror.base.formats import IcebergBase
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.base.kept import KeptFolded
@@ -37,7 +37,9 @@ from cdcd.mirror.targets.pinned import Tag
 from cdcd.mirror.targets.target import LaidOut
 from cdcd.mirror.watching.progress import (
     ChangesMissing,
+    MirrorStarted,
     Replayed,
+    Retrying,
     SetChanged,
     TableFailed,
     TableResumed,
@@ -721,6 +723,120 @@ def test_the_log_is_read_from_the_least_position_that_this_process_knows(
     has |= {"t": 60}
     assert round_(20) == []
     assert base._ends == {"t": {0: 60, 1: 4}, "u": {}, "quiet": {0: 30}, "new": {}}
+
+
+def test_the_lag_of_a_table_grows_until_a_fold_or_a_look_shows_that_it_lacks_nothing(
+    base: BaseJob, monkeypatch: pytest.MonkeyPatch
+):
+    now = 0.0
+    has = {"t": 5, "u": 5}
+
+    def changes(_log: Any, since: int, bound: int) -> dict[str, dict[int, LogChanges]]:
+        return {topic: {0: LogChanges(1, lsn)} for topic, lsn in has.items() if since < lsn <= bound}
+
+    def fold(_: Any, __: Any, place: Place, *___: Any) -> Folded:
+        if place.topic == "u":
+            raise SinkError("u: broken", hint="Mend it.")
+        return Folded(7)
+
+    def round_(bound: int) -> None:
+        base._lags.begin({topic: f"public.{topic}" for topic in ("t", "u", "quiet")}, now)
+        for topic in base._due(bound, now):
+            base._fold(topic, bound)
+
+    monkeypatch.setattr(job, "look_after", changes)
+    monkeypatch.setattr(topic_folds, "fold", fold)
+    monkeypatch.setattr(positions, "at_version", lambda *_: None)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(base, "_described", lambda: ["t", "u", "quiet"])
+    monkeypatch.setattr(base, "_settings", replace(base._settings, fold_tables_min=0))
+    round_(5)
+    now = 100.0
+    # No round comes, because the job hangs.
+    assert base.lags() == {"public.t": 100.0, "public.u": 100.0, "public.quiet": 100.0}
+    has["t"] = 8
+    round_(9)
+    # The changes of a table wait, another table is stopped, and the third one has no changes.
+    assert base.lags() == {"public.t": 100.0, "public.u": 100.0, "public.quiet": 0.0}
+    now = 310.0
+    round_(9)
+    assert base.lags() == {"public.t": 0.0, "public.u": 310.0, "public.quiet": 0.0}
+    # A round is skipped. The log has nothing that the table lacks.
+    now = 350.0
+    base._log.appended = Appended(at=340.0)
+    base._retried.clear()
+    base._may_be_due(now)
+    assert base.lags() == {"public.t": 10.0, "public.u": 350.0, "public.quiet": 10.0}
+
+
+def test_a_table_that_is_not_mirrored_any_more_has_no_lag():
+    lags = Lags()
+    lags.begin({"t": "public.t", "u": "public.u"}, 5.0)
+    lags.begin({"t": "public.t"}, 9.0)
+    lags.whole("u")
+    assert lags.seconds(10.0) == {"public.t": 5.0}
+
+
+def test_an_outage_is_over_when_the_log_has_what_the_round_needs(
+    base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    class Live:
+        def append(self, *_: Any, **__: Any) -> Appended | None:
+            return appended
+
+    live: Any = Live()
+    appended: Appended | None = Appended()
+    monkeypatch.setattr(base, "_bound", lambda: (7, {}))
+    monkeypatch.setattr(base, "_described", list)
+    monkeypatch.setattr(base, "_forms", SimpleNamespace(refresh=lambda: None, topics=list))
+    monkeypatch.setattr(base, "_due", lambda *_: [])
+    monkeypatch.setattr(base, "_fold_all", lambda *_: [])
+    for name in ("_look_at_policies", "_note_stops"):
+        monkeypatch.setattr(base, name, lambda: None)
+    base._append_and_fold(live, threading.Event(), once=False)
+    assert [type(fact) for fact in facts] == [MirrorStarted]
+    base._append_and_fold(live, threading.Event(), once=False)
+    assert len(facts) == 1
+    # The query of the log says that Kafka is away, and a round that waits for the log is stopped.
+    base._from_log(Retrying("Kafka is away.", "", 1.0))
+    appended = None
+    base._append_and_fold(live, threading.Event(), once=False)
+    assert [type(fact) for fact in facts[1:]] == [Retrying]
+    appended = Appended()
+    base._append_and_fold(live, threading.Event(), once=False)
+    assert [type(fact) for fact in facts[2:]] == [MirrorStarted]
+
+
+def test_a_topic_that_stops_in_the_log_is_told_by_the_name_of_its_table_alone(
+    base: BaseJob, facts: list[Any]
+):
+    base._lags.begin({"m.public.t": "public.t"}, 0.0)
+    for told in (TableStopped("m.public.t", "deleted", ""), TableResumed("m.public.t")):
+        base._from_log(told)
+    assert facts == []
+    # Nothing else tells of a topic that has no table.
+    base._from_log(TableStopped("m.schemas", "deleted", ""))
+    assert [fact.table for fact in facts] == ["m.schemas"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [
+        (JavaError("the storage is away"), SinkUnavailableError),
+        (TransientError("Kafka is away.", hint="Wait."), TransientError),
+        (SinkError("There is no topic.", hint="Make it."), SinkError),
+    ],
+)
+def test_what_formats_and_catalogues_raise_in_a_round_is_an_outage(
+    base: BaseJob, monkeypatch: pytest.MonkeyPatch, failure: Exception, raised: type[CdcdError]
+):
+    def fail(*_: Any, **__: Any) -> None:
+        raise failure
+
+    monkeypatch.setattr(base, "_append_and_fold", fail)
+    with pytest.raises(raised, match=str(failure)[:10]) as shown:
+        base.run(once=True, stop=threading.Event())
+    assert type(shown.value) is raised
 
 
 def test_how_kafka_keeps_a_topic_is_asked_once_and_what_a_mirror_may_lose_by_it_is_said(

@@ -51,6 +51,20 @@ def test_a_row_that_is_appended_again_is_left_out(spark: SparkSession):
         spark.catalog.dropTempView(name)
 
 
+def test_a_table_that_another_driver_makes_at_the_same_time_is_used(spark: SparkSession):
+    class Raced(Views):
+        def create(self, spark: SparkSession, name: str, columns: str, properties: Any, **given: Any) -> None:
+            super().create(spark, name, columns, properties, **given)
+            raise RuntimeError("TABLE_OR_VIEW_ALREADY_EXISTS")
+
+    name = "points"
+    try:
+        rows = spark.createDataFrame([(1, LONG_AGO)], COLUMNS)
+        assert Fake(Raced()).append(name, rows, ["commit_lsn"]) == 1
+    finally:
+        spark.catalog.dropTempView(name)
+
+
 def test_what_is_kept_is_not_pruned(spark: SparkSession):
     tables = Fake(Views())
     name = "points"

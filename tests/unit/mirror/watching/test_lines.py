@@ -1,9 +1,9 @@
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 from cdcd.mirror.watching.lines import lines
 from cdcd.mirror.watching.progress import (
     BatchDone,
+    LogAppended,
     LogExpired,
     LogShortened,
     MirrorStarted,
@@ -19,25 +19,33 @@ from cdcd.mirror.watching.progress import (
     TableStopped,
 )
 
-NOW = datetime(2026, 1, 1, 12, 0, 10, tzinfo=UTC)
-ORDERS = Progress("public.orders", 900, 800, 2, 3, 0x2A, NOW - timedelta(seconds=4), 1.5)
+ORDERS = Progress("public.orders", 800, 750, 0x2A, 1.5)
 
 
-def test_a_batch_tells_rate_position_and_lag_of_each_table():
-    assert list(lines(BatchDone(7, (Progress("public.idle"), ORDERS), 2.0), NOW)) == [
-        "batch 7: 800 changes in 2.0 s, 400/s, LSN 0/2A, 2 records to quarantine",
-        "  public.orders: 800 changes in 1.5 s, 4.0 s behind, 3 waiting for the others, 2 to quarantine",
+def test_a_batch_tells_rate_position_and_the_rows_of_each_table():
+    assert list(lines(BatchDone(7, (ORDERS,), 2.0))) == [
+        "batch 7: 800 changes in 2.0 s, 400/s, LSN 0/2A",
+        "  public.orders: 800 changes of 750 rows in 1.5 s",
+    ]
+
+
+def test_a_batch_of_the_log_tells_lag_and_quarantine():
+    assert list(lines(LogAppended("lake.cdcd.log", 7, 900, 890, 2, 0x2A, 4.0, 1.5))) == [
+        "log: 900 records in 1.5 s, the newest 4.0 s old, 2 to quarantine"
+    ]
+    assert list(lines(LogAppended("lake.cdcd.log", 7, 900, 890, 0, 0x2A, None, 1.5))) == [
+        "log: 900 records in 1.5 s"
     ]
 
 
 def test_a_consistent_batch_tells_the_common_position():
-    (line,) = lines(BatchDone(7, (), 0.0, cut=0x30), NOW)
+    (line,) = lines(BatchDone(7, (), 0.0, cut=0x30))
     assert line == "batch 7: 0 changes in 0.0 s, 0/s, LSN 0/30, all tables consistent"
 
 
 def test_of_many_tables_those_with_most_changes_are_named():
-    tables = tuple([Progress(f"public.t{number}", 1, number) for number in range(20)])
-    shown = list(lines(BatchDone(1, tables, 1.0), NOW))
+    tables = tuple([Progress(f"public.t{number}", number, 1) for number in range(20)])
+    shown = list(lines(BatchDone(1, tables, 1.0)))
     assert shown[1].startswith("  public.t19: 19 changes")
     assert shown[-1] == "  and 8 more tables"
 

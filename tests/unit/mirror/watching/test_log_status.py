@@ -1,10 +1,13 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.log.positions import Positions, Summary
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.watching.log_status import Base, Figures, Waiting, assemble, behind
+from cdcd.mirror.watching.log_status import Base, Common, Figures, Waiting, assemble, at_point, behind
 from cdcd.mirror.watching.stops import Stop
+from cdcd.telemetry.mirror_status import Point
 from tests.spark.source_model import FORM
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -48,3 +51,21 @@ def test_the_log_is_behind_by_the_records_of_the_topics_that_it_reads():
     topics = {"a": "A", "b": "B", "c": "C"}
     has = Positions({"a": {0: 10}}, topics, {"c": "it was deleted"}, 1, topics)
     assert behind(has, {"a": {0: 12, 1: 3}, "b": {0: 4}, "c": {0: 99}, "other": {0: 7}}) == 9
+
+
+def test_a_table_has_a_version_at_the_common_point_or_is_left_out_of_it():
+    class Names:
+        def bare_name(self, name: str) -> str:
+            return name.removeprefix("lake.")
+
+    target: Any = Names()
+    common = Common(Point("0/30", NOW), frozenset({"public.b"}), frozenset({"public.a"}))
+    bases = [base("a", Position(0x2A)), base("b", Position(0x2A))]
+    a, b = [at_point(each, common, target) for each in assemble("p", bases, Positions(), {}, {})]
+    assert (a.targets[0].consistent_lsn, a.left_out, a.level) == ("0/30", False, "ok")
+    assert (b.targets[0].consistent_lsn, b.left_out, b.level) == (None, True, "warning")
+
+
+def test_the_buckets_of_a_table_and_those_that_suit_its_size_are_told():
+    (one,) = assemble("p", [replace(base("a", None), buckets=2, buckets_apt=16)], Positions(), {}, {})
+    assert (one.targets[0].buckets, one.targets[0].buckets_apt, one.targets[0].is_outgrown) == (2, 16, True)
