@@ -1,10 +1,14 @@
 """The result of a fold's statement, as the commits that the table has afterwards tell it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cdcd.core.errors import SinkError
+from cdcd.mirror.base import commit
 from cdcd.mirror.base.commit import Committing, Folded
 from cdcd.mirror.base.formats import DeltaBase, IcebergBase, Version
 from cdcd.mirror.base.part import Place
@@ -54,3 +58,38 @@ def test_a_version_of_iceberg_that_loses_the_position_is_named(monkeypatch: pyte
     with pytest.raises(SinkError, match="does not carry its position") as raised:
         settled(monkeypatch, IcebergBase(), "2", COMPACTED)
     assert "Iceberg 1.12" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pin", "done"),
+    [
+        # The statement committed before it failed.
+        ({**BEFORE, "2": Node("1", MINE)}, "2", True),
+        # Another writer came first.
+        (COMPACTED, "2", False),
+        # Nobody committed.
+        (BEFORE, "1", None),
+    ],
+)
+def test_the_commits_tell_what_became_of_a_statement_that_failed(
+    monkeypatch: pytest.MonkeyPatch, nodes: dict[str, Node], pin: str, done: bool | None
+) -> None:
+    @contextmanager
+    def carrying(*_: Any) -> Iterator[str]:
+        yield "lake.public.docs"
+
+    def fail(_: str) -> None:
+        raise RuntimeError("it failed")
+
+    format_: Any = DeltaBase()
+    monkeypatch.setattr(format_, "version", lambda *_: Version(pin, nodes, position_of(pin, nodes)))
+    monkeypatch.setattr(format_, "carrying", carrying)
+    monkeypatch.setattr(commit, "having", lambda *_: nullcontext())
+    spark: Any = SimpleNamespace(sql=fail)
+    place = Place("public.docs", "shop.public.docs", "lake.public.docs", "lake.cdcd.log")
+    table = Committing(spark, format_, place, BOUND)
+    if done is None:
+        with pytest.raises(RuntimeError, match="it failed"):
+            table.commit("1", MINE, str)
+    else:
+        assert table.commit("1", MINE, str) is done
