@@ -143,6 +143,7 @@ class Mirrors:
         for failure in failures:
             if not isinstance(failure, CdcdError):
                 raise failure
+            print(f"  overtaken: {failure}", flush=True)
             self._did[f"overtaken ({type(failure).__name__})"] += 1
 
     def _roll_back(self, dice: random.Random) -> None:

@@ -169,7 +169,8 @@ def check_records(config: Config) -> None:
         raise ConfigError(
             "The pipeline's records are flattened (event_flattening), so they do not tell which transactions they are"
             " of.",
-            hint="Compare the rows with a consumer of your own, or verify a pipeline without event_flattening.",
+            hint="Compare a mirror of the topics: cdcd verify --target mirror --mirror mirror.yaml. Without a mirror, "
+            "compare the rows with a consumer of your own.",
         )
     skipped = [op for op in SKIPPABLE if op in config.topics.skipped_operations]
     if skipped:
