@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,7 +33,7 @@ from cdcd.cli.mirror_parts import (
 from cdcd.cli.mirror_rules import check_modes, check_sources
 from cdcd.cli.options import CommandGroup, mirror_option
 from cdcd.cli.output import say as show
-from cdcd.core.errors import CdcdError
+from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.core.facts.process import Failed
 
 if TYPE_CHECKING:
@@ -212,6 +213,63 @@ def _mirror(
         raise error
 
 
+@command.command("fold")
+@mirror_option()
+@click.argument("tables", metavar="SCHEMA.TABLE...", nargs=-1)
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=120.0,
+    show_default=True,
+    help="Number of seconds for which the mirror may append to the log what it lacks.",
+)
+@click.pass_context
+def fold(context: click.Context, file: Path | None, *, tables: tuple[str, ...], wait: float) -> int:
+    """Fold these tables now, or all tables, while the mirror runs and would fold them later.
+
+    The mirror appends to the log meanwhile, and this command waits until the log has what Kafka has now. Without a
+    mirror that runs, `cdcd mirror --once` appends and folds. No common point is listed, because other tables may be at
+    another LSN.
+
+    Exits with 0, or with the code of the first error that stopped a table.
+    """
+    from cdcd.config.mirror import load_mirror  # noqa: PLC0415  --help needs none of it
+    from cdcd.core.catalog.routing import table_named  # noqa: PLC0415
+
+    assert context.parent is not None, "it is a command of `mirror`"
+    config = load_mirror(given(file or context.parent.params["file"]), os.environ)
+    if config.change_log == "only":
+        raise ConfigError(
+            "change_log is only, so there are no tables to fold.",
+            hint="Set change_log to fold, and let the mirror run.",
+        )
+    settings = replace(settings_of(config), consistent=False, reload=False, reload_for=())
+    for table in tables:
+        if not settings.wants(table_named(table)):
+            raise ConfigError(
+                f"The mirror leaves {table} out.",
+                hint="Name tables that tables.include and tables.exclude of the mirror's configuration select.",
+            )
+    if tables:
+        settings = replace(settings, include=tuple(map(table_named, tables)))
+    check_pyspark()
+
+    from cdcd.mirror.base.job import BaseJob  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.log.live import FollowedLog  # noqa: PLC0415
+
+    client = config.kafka.librdkafka()
+    spark = session_for(config, f"cdcd mirror fold {config.name}")
+    try:
+        log = FollowedLog(spark, log_place(config), settings.kafka, wait)
+        job = BaseJob(spark, settings, lake_of(config), client, log_to(config.log))
+        job.run(once=True, stop=threading.Event(), followed=log)
+    finally:
+        spark.stop()
+    for error in job.stopped.values():
+        raise error
+    return 0
+
+
 @command.command("status")
 @mirror_option()
 @click.option(
@@ -249,6 +307,8 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
         found = look_at_log(spark, target_of(config), log_place(config), settings_of(config), base, ask)
     finally:
         spark.stop()
+    # Without a location, the catalog knows where the tables are.
+    found = replace(found, place=config.target.location or found.place)
     if form == "json":
         show(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:

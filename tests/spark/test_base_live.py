@@ -13,6 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.log.live import FollowedLog
 from cdcd.mirror.watching.progress import TableRolledBack
 from tests.integration.daemon import until
 from tests.spark.folding import Folds
@@ -22,9 +24,10 @@ WAITS_S = 300
 
 
 @contextmanager
-def running(folds: Folds) -> Iterator[tuple[BaseJob, list[StreamingQuery]]]:
-    """A mirror that runs on and folds in each round what has changed, and the list of the queries of its log."""
-    job, stop = folds.job(interval_s=2.0, fold_interval_s=0.0), threading.Event()
+def running(folds: Folds, **settings: Any) -> Iterator[tuple[BaseJob, list[StreamingQuery]]]:
+    """A mirror that runs on, and the list of the queries of its log. By default, it folds in each round."""
+    job = folds.job(**{"interval_s": 2.0, "fold_interval_s": 0.0, **settings})
+    stop = threading.Event()
     errors: list[BaseException] = []
     queries: list[StreamingQuery] = []
     start: Any = job._log._start
@@ -94,3 +97,41 @@ def test_a_mirror_that_runs_on_follows_new_tables_and_a_log_that_its_owner_rolls
         folds.facts.clear()
         assert folds.once() == {}
         assert folds.different("item", "late") == []
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_a_second_process_folds_on_demand_what_the_mirror_has_appended(
+    stage: Stage, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    tables = [
+        f"CREATE TABLE {name} (id int PRIMARY KEY, n int); INSERT INTO {name} VALUES (1, 1)" for name in "ab"
+    ]
+    with stage.source(f"demand_{table_format}", *tables) as source:
+        source.deliver()
+        folds = Folds(spark, source, tmp_path, table_format)
+        assert folds.once() == {}
+        log = FollowedLog(folds.spark, folds.place, KafkaSource(source.servers), 120.0)
+
+        def fold(**settings: Any) -> None:
+            job = folds.job(**settings)
+            job.run(once=True, stop=threading.Event(), followed=log)
+            assert job.stopped == {}
+
+        # Markers of transactions stand behind the last records, and nothing is appended.
+        fold()
+        # GIVEN a mirror that runs, and lets changes wait for an hour
+        with running(folds, fold_interval_s=3600.0, fold_tables_min=0) as (job, _):
+            until(lambda: job.lags() or None, "the first round", WAITS_S)
+            source.execute("UPDATE a SET n = 7; INSERT INTO a VALUES (2, 2); UPDATE b SET n = 7")
+            source.deliver()
+            # WHEN a table is folded on demand
+            fold(include=("public.a",))
+            # THEN it is equal, and the other one waits
+            assert folds.different("a") == []
+            assert folds.different("b") != []
+            fold()
+            assert folds.different("a", "b") == []
+            assert job.stopped == {}
+        assert folds.once() == {}
+        assert folds.different("a", "b") == []

@@ -32,7 +32,7 @@ from cdcd.mirror.base.topic_folds import Lake, TopicFolds, policy_problem
 from cdcd.mirror.base.upkeep import BaseUpkeep
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.job import Appended, LogJob, interval_of
-from cdcd.mirror.log.live import LiveLog
+from cdcd.mirror.log.live import FollowedLog, LiveLog
 from cdcd.mirror.log.positions import Ends
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.settings import MirrorSettings
@@ -133,23 +133,31 @@ class BaseJob:
         """Return the seconds since each table was last known to have all changes that the log has."""
         return self._lags.seconds(time.monotonic())
 
-    def run(self, *, once: bool, stop: threading.Event, replays: bool = False) -> None:
+    def run(
+        self,
+        *,
+        once: bool,
+        stop: threading.Event,
+        replays: bool = False,
+        followed: FollowedLog | None = None,
+    ) -> None:
         """Append and fold what is there now (`once`), or each interval until `stop` is set.
 
         Args:
             replays: the first round begins with the records in quarantine.
+            followed: the log, to which another process appends. That process also maintains the tables.
 
         Raises:
             TransientError: with `once`, when Kafka or the catalogue does not answer.
             FatalError: a person must act.
         """
         self._replays = replays
-        with LiveLog(self._log) as live:
+        with followed or LiveLog(self._log) as live:
             while not stop.is_set():
                 try:
                     if once or not live.runs() or self._is_away or self._may_be_due(time.monotonic()):
                         self._append_and_fold(live, stop, once=once)
-                    if self._upkeep.is_due() and not stop.is_set():
+                    if followed is None and self._upkeep.is_due() and not stop.is_set():
                         self._maintain(once=once)
                 except Exception as failure:
                     if isinstance(failure, CdcdError) and not isinstance(failure, TransientError):
@@ -232,7 +240,7 @@ class BaseJob:
         known = self._known.get(topic)
         return known is not None and known.form not in {"", self._forms.newest(topic).schema.schema_id}
 
-    def _append_and_fold(self, live: LiveLog, stop: threading.Event, *, once: bool) -> None:
+    def _append_and_fold(self, live: LiveLog | FollowedLog, stop: threading.Event, *, once: bool) -> None:
         asked = time.monotonic()
         bound, ends = self._bound()
         self._tables.there = ends.keys()

@@ -399,14 +399,8 @@ class LogJob:
         )
 
     def _tell(self, topic: str, reason: str) -> None:
-        hint = (
-            f"The log keeps its records of {topic}. To continue with the present topic, run this statement in Spark: "
-            f"{positions.let_go_on(self._place.name, topic)}"
-        )
-        self.stopped[topic] = SinkError(
-            f"{topic}: {reason}, so records that the log has not read are gone.", hint=hint
-        )
-        self._observe(TableStopped(topic, self.stopped[topic].message, hint))
+        error = self.stopped[topic] = stopped_error(self._place.name, topic, reason)
+        self._observe(TableStopped(topic, error.message, error.hint))
 
     def _tables(self, ends: Mapping[int, int] | None) -> list[str]:
         """The topics of the tables that the pipeline describes and the mirror wants.
@@ -442,6 +436,15 @@ class LogJob:
                 found |= {form.topic, *form.routes}
         self._described = (ends, sorted(found))
         return self._described[1]
+
+
+def stopped_error(log: str, topic: str, reason: str) -> SinkError:
+    """Return the error of a topic that stopped in the log. `log`: name of the log in SQL."""
+    return SinkError(
+        f"{topic}: {reason}, so records that the log has not read are gone.",
+        hint=f"The log keeps its records of {topic}. To continue with the present topic, run this statement in Spark: "
+        f"{positions.let_go_on(log, topic)}",
+    )
 
 
 def interval_of(settings: MirrorSettings) -> float:

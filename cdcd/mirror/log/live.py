@@ -1,4 +1,8 @@
-"""The log of a mirror that folds tables: the query appends in a thread of its own while tables are folded."""
+"""The log of a mirror that folds tables.
+
+The query of the mirror appends in a thread of its own while tables are folded (`LiveLog`). A second process folds what
+the mirror has appended (`FollowedLog`, `cdcd mirror fold`).
+"""
 
 import threading
 import time
@@ -6,8 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, Self
 
-from cdcd.mirror.log.job import Appended, LogJob
+from pyspark.sql import SparkSession
+
+from cdcd.core.errors import SinkUnavailableError
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.log import lineage, positions
+from cdcd.mirror.log.job import Appended, LogJob, stopped_error
 from cdcd.mirror.log.positions import Ends
+from cdcd.mirror.log.table import LogPlace
 
 _POLL_S: Final = 1.0
 
@@ -60,4 +70,80 @@ class LiveLog:
             if found is not None:
                 return found
             self.runs()
+        return None
+
+
+class FollowedLog:
+    """A log to which the mirror in another process appends. It takes the place of a `LiveLog`.
+
+    Args:
+        wait_s: for so many seconds, the mirror may append what the log lacks.
+    """
+
+    def __init__(self, spark: SparkSession, place: LogPlace, source: KafkaSource, wait_s: float) -> None:
+        self._spark = spark
+        self._place = place
+        self._source = source
+        self._wait_s = wait_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing runs that would have to end."""
+
+    def runs(self) -> bool:
+        """True: the log has been begun by the mirror."""
+        return True
+
+    def append(self, wanted: Ends, stop: threading.Event, *, once: bool) -> Appended | None:
+        """Return what the log has as soon as it has all records before these offsets. None: `stop` was set before.
+
+        Args:
+            once: nothing depends on it.
+
+        Raises:
+            SinkUnavailableError: the log still lacks records after `wait_s` seconds.
+        """
+        del once
+        deadline = time.monotonic() + self._wait_s
+        while not stop.is_set():
+            found = self._appended()
+            lacking = self._lacking(found, wanted)
+            if lacking is None:
+                return found
+            if time.monotonic() > deadline:
+                raise SinkUnavailableError(
+                    f"The log {self._place.name} lacks records of {lacking} that Kafka has.",
+                    hint="Start the mirror, which appends them, and see its log for the reason if it runs. Without a "
+                    "mirror that runs, cdcd mirror --once appends and folds.",
+                )
+            stop.wait(_POLL_S)
+        return None
+
+    def _appended(self) -> Appended:
+        place = self._place
+        version = lineage.read(self._spark, place.name, place.table_format, "").current
+        has = positions.read(self._spark, place.name, version)
+        stopped = {topic: stopped_error(place.name, topic, reason) for topic, reason in has.stopped.items()}
+        now = time.monotonic()
+        return Appended(version, has.ends, stopped, has.gaps, has.began, has.deleted, now)
+
+    def _lacking(self, found: Appended, wanted: Ends) -> str | None:
+        """The first topic of which the log lacks a record. None: it lacks none.
+
+        Offsets after the last record may be markers of transactions, which are no records.
+        """
+        for topic, parts in wanted.items():
+            if topic in found.stopped:
+                continue
+            has = found.ends.get(topic, {})
+            later = {part: end for part, end in parts.items() if end > has.get(part, 0)}
+            if not later:
+                continue
+            if topic not in found.ends:
+                return topic
+            begins = {part: has.get(part, 0) for part in later}
+            if not self._source.read(self._spark, topic, begins, later).isEmpty():
+                return topic
         return None

@@ -102,6 +102,16 @@ def test_status_says_what_is_missing_before_spark_is_loaded(
         assert "cdcd[spark]" in capsys.readouterr().err
 
 
+def test_only_tables_of_the_mirror_are_folded_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "mirror.yaml"
+    file.write_text(CONFIG)
+    assert run("fold", "--config", str(file), "public.a", "public.x") == 2
+    assert "The mirror leaves public.x out." in capsys.readouterr().err
+    file.write_text(CONFIG + "change_log: only\n")
+    assert run("fold", "--config", str(file)) == 2
+    assert "there are no tables to fold" in capsys.readouterr().err
+
+
 def test_options_of_the_mirror_are_not_for_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert run("--once", "status", "--config", str(tmp_path / "x")) == 2
     assert "The option --once does not belong to the command status" in capsys.readouterr().err

@@ -2,15 +2,20 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cdcd.core.errors import SinkError
+from cdcd.core.errors import SinkError, SinkUnavailableError
 from cdcd.mirror.log import job as log_job
+from cdcd.mirror.log import lineage, positions
 from cdcd.mirror.log.job import Appended, LogJob
-from cdcd.mirror.log.live import LiveLog
+from cdcd.mirror.log.lineage import Entry, Lineage
+from cdcd.mirror.log.live import FollowedLog, LiveLog
+from cdcd.mirror.log.positions import Positions
+from cdcd.mirror.log.table import LogPlace
 
 WANTED = {"t": {0: 5}, "u": {0: 3}}
 
@@ -107,3 +112,58 @@ def test_the_log_has_what_is_wanted_when_each_topic_that_goes_on_is_read_so_far(
     assert not Appended(ends={"t": {0: 5}, "u": {0: 2}}).has(WANTED)
     assert not Appended(ends={"t": {0: 5}}).has(WANTED)
     assert Appended(ends={"t": {0: 5}}, stopped={"u": SinkError("u", hint="")}).has(WANTED)
+
+
+class Records:
+    """Topics in which these offsets are records, and all others are markers of transactions."""
+
+    def __init__(self, **records: set[int]) -> None:
+        self._records = records
+        self.asked: list[tuple[str, Mapping[int, int], Mapping[int, int]]] = []
+
+    def read(self, _: Any, topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> Any:
+        self.asked.append((topic, start, end))
+        found = [off for part in end for off in range(start[part], end[part]) if off in self._records[topic]]
+        return SimpleNamespace(isEmpty=lambda: not found)
+
+
+def followed(
+    monkeypatch: pytest.MonkeyPatch, records: Any, has: Callable[[], Positions], wait_s: float = 0.0
+) -> FollowedLog:
+    monkeypatch.setattr(lineage, "read", lambda *_: Lineage([Entry("7")]))
+    monkeypatch.setattr(positions, "read", lambda _, __, version: has() if version == "7" else None)
+    spark: Any = None
+    return FollowedLog(spark, LogPlace("lake.log", "iceberg", "/checkpoint"), records, wait_s)
+
+
+def test_a_log_of_another_process_lacks_no_markers_of_transactions(monkeypatch: pytest.MonkeyPatch):
+    records = Records(t={0, 1, 2}, u={0, 1, 2})
+    has = Positions({"t": {0: 3}, "u": {0: 3}}, stopped={"gone": "the topic was deleted"}, gaps={"gone": "g"})
+    log = followed(monkeypatch, records, lambda: has)
+    with log as live:
+        found = live.append({"t": {0: 5}, "u": {0: 3}, "gone": {0: 9}}, threading.Event(), once=True)
+    assert found is not None
+    assert (found.version, found.ends, found.gaps) == ("7", has.ends, {"gone": "g"})
+    assert "the topic was deleted" in str(found.stopped["gone"])
+    assert records.asked == [("t", {0: 3}, {0: 5})]
+
+
+def test_a_log_that_another_process_does_not_append_to_ends_the_wait(monkeypatch: pytest.MonkeyPatch):
+    records = Records(t={0, 1, 2, 3})
+    for has in (Positions({"t": {0: 3}}), Positions()):
+        log = followed(monkeypatch, records, iter([has]).__next__)
+        with pytest.raises(SinkUnavailableError, match="lacks records of t that Kafka has") as raised:
+            log.append({"t": {0: 5}}, threading.Event(), once=True)
+        assert "cdcd mirror --once" in raised.value.hint
+
+
+def test_what_another_process_appends_meanwhile_ends_the_wait(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cdcd.mirror.log.live._POLL_S", 0.0)
+    ends = iter(({"t": {0: 3}}, {"t": {0: 4}}))
+    log = followed(monkeypatch, Records(t={0, 1, 2, 3}), lambda: Positions(next(ends)), wait_s=30.0)
+    found = log.append({"t": {0: 5}}, threading.Event(), once=True)
+    assert found is not None
+    assert found.ends == {"t": {0: 4}}
+    stop = threading.Event()
+    stop.set()
+    assert log.append({"t": {0: 5}}, stop, once=True) is None
