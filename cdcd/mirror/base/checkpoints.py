@@ -46,7 +46,8 @@ def covered(value: bytes, where: str) -> Covered:
     except (ValueError, KeyError, TypeError, ProtocolError) as error:
         raise PositionError(
             f"The checkpoint in {where} cannot be read: {error!r}.",
-            hint="Set topics.checkpoint to what the daemon's configuration has.",
+            hint="Start the daemon, which writes it. If the daemon runs, compare topics.checkpoint and topics.prefix in "
+            "both configurations.",
         ) from None
 
 

@@ -255,6 +255,10 @@ class BaseJob:
         if self._is_away:
             self._is_away = False
             self._observe(MirrorStarted(self._settings.name, len(tables), once))
+        if not self._has_read_stops:
+            # Before the folds, because a table that a process before this one stopped may go on.
+            self._stops.found(positions.read(self._spark, self._place.name).tables)
+            self._has_read_stops = True
         began = time.monotonic()
         self._tables.log = has
         self._forms.refresh()
@@ -305,9 +309,6 @@ class BaseJob:
 
     def _note_stops(self) -> None:
         """Write to the log which tables stopped or go on, so that `cdcd mirror status` can name them."""
-        if not self._has_read_stops:
-            self._stops.found(positions.read(self._spark, self._place.name).tables)
-            self._has_read_stops = True
         changes = self._stops.changes(datetime.now(UTC))
         if not changes:
             return
@@ -408,8 +409,8 @@ class BaseJob:
         return None
 
     def _goes_on(self, topic: str, table: str) -> None:
-        self._stops.went_on(topic)
-        if self.stopped.pop(table, None) is not None:
+        had_stopped = self._stops.went_on(topic)
+        if self.stopped.pop(table, None) is not None or had_stopped:
             self._observe(TableResumed(table))
 
     def _fold(

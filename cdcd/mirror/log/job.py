@@ -440,10 +440,11 @@ class LogJob:
 
 def stopped_error(log: str, topic: str, reason: str) -> SinkError:
     """Return the error of a topic that stopped in the log. `log`: name of the log in SQL."""
+    makes = "Start the daemon, which makes the topic again. " if reason == positions.DELETED else ""
     return SinkError(
         f"{topic}: {reason}, so records that the log has not read are gone.",
-        hint=f"The log keeps its records of {topic}. To continue with the present topic, run this statement in Spark: "
-        f"{positions.let_go_on(log, topic)}",
+        hint=f"The log keeps its records of {topic}. {makes}To continue with the present topic, run this statement in "
+        f"Spark: {positions.let_go_on(log, topic)}",
     )
 
 

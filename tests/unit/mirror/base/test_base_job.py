@@ -28,7 +28,7 @@ from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import job as log_job
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.job import Appended
-from cdcd.mirror.log.positions import Began
+from cdcd.mirror.log.positions import Began, Positions
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
@@ -45,6 +45,7 @@ from cdcd.mirror.watching.progress import (
     TableResumed,
     TableStopped,
 )
+from cdcd.mirror.watching.stops import Stop
 
 
 class Forms:
@@ -55,6 +56,9 @@ class Forms:
         self.ids: dict[str, str] = {}
         self.aside: dict[int, Aside] = {}
         self.returned: dict[int, Aside] = {}
+
+    def refresh(self) -> None:
+        """Nothing new is described."""
 
     def table(self, topic: str) -> str:
         return f"public.{topic}"
@@ -793,6 +797,7 @@ def test_an_outage_is_over_when_the_log_has_what_the_round_needs(
     monkeypatch.setattr(base, "_fold_all", lambda *_: [])
     for name in ("_look_at_policies", "_note_stops"):
         monkeypatch.setattr(base, name, lambda: None)
+    monkeypatch.setattr(base, "_has_read_stops", True)
     base._append_and_fold(live, threading.Event(), once=False)
     assert [type(fact) for fact in facts] == [MirrorStarted]
     base._append_and_fold(live, threading.Event(), once=False)
@@ -805,6 +810,32 @@ def test_an_outage_is_over_when_the_log_has_what_the_round_needs(
     appended = Appended()
     base._append_and_fold(live, threading.Event(), once=False)
     assert [type(fact) for fact in facts[2:]] == [MirrorStarted]
+
+
+def test_a_table_that_a_former_process_stopped_goes_on_in_the_first_round(
+    base: BaseJob, facts: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    class Live:
+        def append(self, *_: Any, **__: Any) -> Appended:
+            return Appended()
+
+    live: Any = Live()
+    stop = Stop("public.t", datetime(2026, 1, 1, tzinfo=UTC), False, "t: broken", "Mend it.")
+    noted: list[Any] = []
+    monkeypatch.setattr(base, "_bound", lambda: (7, {}))
+    monkeypatch.setattr(base, "_described", lambda: ["t"])
+    monkeypatch.setattr(base, "_look_at_policies", lambda: None)
+    monkeypatch.setattr(base, "_due", lambda *_: ["t"])
+    monkeypatch.setattr(base, "_fold_all", lambda *_: [base._fold("t", 7)])
+    monkeypatch.setattr(base._point, "begin", lambda _: None)
+    monkeypatch.setattr(topic_folds, "fold", lambda *_: Folded(7, changes=1))
+    monkeypatch.setattr(positions, "read", lambda *_: Positions(tables={"t": stop}))
+    monkeypatch.setattr(positions, "note_tables", lambda _, __, changes: noted.append(changes))
+    for _ in range(2):
+        base._append_and_fold(live, threading.Event(), once=False)
+    assert [fact for fact in facts if isinstance(fact, TableResumed)] == [TableResumed("public.t")]
+    # The log does not name the table any more.
+    assert noted == [{"t": None}]
 
 
 def test_a_topic_that_stops_in_the_log_is_told_by_the_name_of_its_table_alone(
