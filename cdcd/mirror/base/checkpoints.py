@@ -46,8 +46,7 @@ def covered(value: bytes, where: str) -> Covered:
     except (ValueError, KeyError, TypeError, ProtocolError) as error:
         raise PositionError(
             f"The checkpoint in {where} cannot be read: {error!r}.",
-            hint="Start the daemon, which writes it. If the daemon runs, compare topics.checkpoint and topics.prefix in "
-            "both configurations.",
+            hint="Set topics.checkpoint to what the daemon's configuration has.",
         ) from None
 
 
@@ -66,7 +65,8 @@ def newest_checkpoints(
     if ends is None:
         raise SinkError(
             f"There is no topic {topic}, by which it is known what is complete.",
-            hint="Set topics.checkpoint to what the daemon's configuration has.",
+            hint="Start the daemon, which writes the topic. If the daemon runs, compare topics.checkpoint and "
+            "topics.prefix in both configurations.",
         )
     rows = _last(spark, source, topic, ends)
     found = [(row["offset"], covered(bytes(row["value"]), f"{topic}@{row['offset']}")) for row in rows]
