@@ -229,6 +229,33 @@ def test_a_lost_checkpoint_and_a_new_topic_give_no_record_twice(pipeline: Pipeli
     assert [row[0] for row in pipeline.has("u")] == [0]
 
 
+def test_a_batch_that_is_repeated_after_a_kill_overwrites_no_file_of_the_log(pipeline: Pipeline) -> None:
+    if pipeline.place.is_path:
+        pytest.skip("Delta draws the name of each file")
+
+    def folders() -> set[str]:
+        paths = pipeline.spark.sql(f"SELECT file_path FROM {pipeline.place.name}.files").collect()
+        return {row[0].partition("/day=")[0] for row in paths}
+
+    pipeline.describe("t")
+    pipeline.produce("public.t", *[change(n) for n in range(4)])
+    pipeline.once()
+    before = folders()
+    # WHEN a process is killed after the commit of a batch, and before Spark has noted that
+    notes = sorted(Path(pipeline.place.checkpoint).glob("*/commits/[0-9]*"))
+    assert notes
+    for note in notes:
+        note.unlink()
+        note.with_name(f".{note.name}.crc").unlink(missing_ok=True)
+    pipeline.produce("public.t", change(4))
+    pipeline.once()
+    # THEN the next process repeats the batch in another folder, and the log has each record once
+    assert [off for off, _ in pipeline.has("t")] == [0, 1, 2, 3, 4]
+    assert len(before) == 1
+    assert before < folders()
+    assert all("/run-" in folder for folder in folders())
+
+
 def test_a_topic_that_was_made_again_stops_alone_and_goes_on_when_it_is_told_to(pipeline: Pipeline) -> None:
     pipeline.describe("t", "u", "v")
     for table in ("t", "u", "v"):

@@ -23,7 +23,7 @@ from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import batches, lineage, positions
 from cdcd.mirror.log.lineage import NO_VERSION
 from cdcd.mirror.log.positions import Began, Ends, Positions
-from cdcd.mirror.log.table import LogPlace, create, rows
+from cdcd.mirror.log.table import LogPlace, create, rows, use_own_folder
 from cdcd.mirror.log.upkeep import LogUpkeep, Needs, no_needs
 from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.watching.progress import (
@@ -115,6 +115,7 @@ class LogJob:
         self._upkeep = LogUpkeep(
             spark, place, settings.maintenance, settings.maintenance_interval_s, needs, observe
         )
+        self._has_own_folder = False
         self._described: tuple[object, list[str]] | None = None
         self._version = self._mark = NO_VERSION
         self._gaps: Mapping[str, str] = {}
@@ -154,6 +155,9 @@ class LogJob:
             FatalError: a person must act.
         """
         create(self._spark, self._place, self._settings.maintenance.keep_s)
+        if not self._has_own_folder:
+            use_own_folder(self._spark, self._place)
+            self._has_own_folder = True
         try:
             while not stop.is_set():
                 try:

@@ -4,9 +4,11 @@ The rule: nothing that a record holds can fail the query that appends it. Each e
 value that it cannot read, and a record that is no change is a row with its bytes and the reason.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -21,7 +23,7 @@ from cdcd.core.records.encoder import (
     HEADER_UNWRITABLE,
     HEADER_WATERMARK,
 )
-from cdcd.mirror.jars import DELTA
+from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.platform.sql import assigned
 from cdcd.mirror.records.changes import WITH_ROW, header, header_bytes, once, told
 from cdcd.mirror.records.values import key_text
@@ -62,6 +64,11 @@ ADDED: Final = "change"
 
 STATISTICS: Final = ("topic", "part", "off", "ts", "tbl", "lsn", "kind", "appended")
 """Columns whose least and greatest values are in the metadata. Values of rows do not belong there."""
+
+_DATA_PATH: Final = "write.data.path"
+"""The property of a table in Iceberg that names the folder of new data files."""
+
+_RUN: Final = re.compile(r"/run-[0-9a-f]{32}$")
 
 _CORRUPT: Final = "_cdcd_corrupt"
 _SOURCE: Final = [
@@ -145,6 +152,25 @@ def create(spark: SparkSession, place: LogPlace, keep_s: int) -> None:
             hint="Give the mirror another log (target.log_table). It begins at the first records that the topics have. "
             "Drop the former log when nobody reads it.",
         )
+
+
+def use_own_folder(spark: SparkSession, place: LogPlace) -> None:
+    """Let the data files that this process appends to a log in Iceberg lie in a folder of their own.
+
+    Iceberg names a file of a streaming query by the query, the batch, and Spark's number of the task
+    (SparkWrite.java, `StreamingWriterFactory`). After a kill, the next process repeats the last batch, and often with
+    the same numbers of tasks. In the same folder, it would overwrite files that the table has, and a kill in the middle
+    would leave them torn.
+    """
+    if place.table_format != ICEBERG:
+        return
+    properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {place.name}").collect()}
+    had = properties.get(_DATA_PATH)
+    if had is None:
+        about = spark.sql(f"DESCRIBE TABLE EXTENDED {place.name}").filter("col_name = 'Location'").collect()
+        had = f"{about[0]['data_type']}/data"
+    folder = f"{_RUN.sub('', had.rstrip('/'))}/run-{uuid4().hex}"
+    spark.sql(f"ALTER TABLE {place.name} SET TBLPROPERTIES ({assigned({_DATA_PATH: folder})})")
 
 
 def rows(records: DataFrame, ids: dict[str, str], own: dict[str, str]) -> DataFrame:
