@@ -166,14 +166,17 @@ def test_a_table_that_was_held_folds_on_and_a_position_before_the_logs_first_row
 def test_status_and_quarantine_of_a_log_and_of_folded_tables_are_told_while_the_mirror_is_down(
     stage: Stage, table_format: str
 ) -> None:
-    tables = ["CREATE TABLE t (id int PRIMARY KEY, n int)", "CREATE TABLE u (n int)"]
+    tables = [f"CREATE TABLE {name} (id int PRIMARY KEY, n int)" for name in "tu"]
     with stage.source(f"ls_{table_format}", *tables) as source:
-        # GIVEN a table that is folded, a record that is no change, and a table without a key, which cannot be folded
+        # GIVEN a table that is folded, a record that is no change, and a table that cannot follow its source
         source.execute("INSERT INTO t SELECT n, n FROM generate_series(1, 9) n")
-        source.execute("INSERT INTO u VALUES (1)")
+        source.execute("INSERT INTO u VALUES (1, 1)")
         source.produce("public.t", b"{")
         source.deliver()
         mirror = source.mirror(table_format, change_log="fold")
+        assert mirror.once() == 0
+        source.execute("ALTER TABLE u ALTER n TYPE text; INSERT INTO u VALUES (2, 'two')")
+        source.deliver()
         assert mirror.once() != 0
         source.execute("INSERT INTO t VALUES (10, 10)")
         source.deliver()
@@ -204,7 +207,7 @@ def test_status_and_quarantine_of_a_log_and_of_folded_tables_are_told_while_the_
         assert folded["lsn"] is not None
         assert sum(t["quarantined"].values()) == 1
         assert u["table"] == "public.u"
-        assert "it has no key" in u["stopped"]["message"]
+        assert "column n changed from integer to text" in u["stopped"]["message"]
         (record,) = json.loads(_told(mirror, "quarantine").stdout)
         assert record["topic"] == f"{source.name}.public.t"
         assert "its JSON is not that of a change" in record["reason"]
