@@ -243,6 +243,7 @@ def fold(context: click.Context, file: Path | None, *, tables: tuple[str, ...], 
             "change_log is only, so there are no tables to fold.",
             hint="Set change_log to fold, and let the mirror run.",
         )
+    check_pyspark()
     settings = replace(settings_of(config), consistent=False, reload=False, reload_for=())
     for table in tables:
         if not settings.wants(table_named(table)):
@@ -252,7 +253,6 @@ def fold(context: click.Context, file: Path | None, *, tables: tuple[str, ...], 
             )
     if tables:
         settings = replace(settings, include=tuple(map(table_named, tables)))
-    check_pyspark()
 
     from cdcd.mirror.base.job import BaseJob  # noqa: PLC0415  loads pyspark
     from cdcd.mirror.log.live import FollowedLog  # noqa: PLC0415

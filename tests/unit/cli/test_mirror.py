@@ -102,14 +102,25 @@ def test_status_says_what_is_missing_before_spark_is_loaded(
         assert "cdcd[spark]" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(find_spec("pyspark") is None, reason="settings name types of PySpark")
 def test_only_tables_of_the_mirror_are_folded_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "mirror.yaml"
     file.write_text(CONFIG)
     assert run("fold", "--config", str(file), "public.a", "public.x") == 2
     assert "The mirror leaves public.x out." in capsys.readouterr().err
+
+
+def test_nothing_is_folded_on_demand_without_tables_or_without_spark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "mirror.yaml"
     file.write_text(CONFIG + "change_log: only\n")
     assert run("fold", "--config", str(file)) == 2
     assert "there are no tables to fold" in capsys.readouterr().err
+    file.write_text(CONFIG)
+    monkeypatch.setattr("cdcd.cli.mirror_parts.find_spec", lambda _: None)
+    assert run("fold", "--config", str(file)) == 2
+    assert "cdcd[spark]" in capsys.readouterr().err
 
 
 def test_options_of_the_mirror_are_not_for_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
