@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError, SinkError
 from cdcd.mirror.base.columns import present
-from cdcd.mirror.base.formats import properties
 from cdcd.mirror.base.position import Carried
 from cdcd.mirror.base.relayout import relayout
 from cdcd.mirror.base.replacing import replacing_of
 from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.platform.tables import properties
 from cdcd.mirror.targets.layout import PLAIN, Deletes, Layout
 from cdcd.mirror.targets.partitions import Field
 from cdcd.mirror.targets.target import LaidOut

@@ -14,12 +14,13 @@ from pyspark.sql import SparkSession
 
 from cdcd.core.errors import SinkError
 from cdcd.mirror.base.columns import digest
-from cdcd.mirror.base.formats import BaseFormat, Version, form_property, properties, set_properties
+from cdcd.mirror.base.formats import BaseFormat, Version, form_property
 from cdcd.mirror.base.part import Forms, LogReader, OvertakenError, Place
 from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.plan import steps_of
 from cdcd.mirror.base.position import NO_VERSION, Carried, Position, is_of
 from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.platform.tables import properties, set_properties
 from cdcd.mirror.records.defaults import default_of
 from cdcd.mirror.targets.evolution import value_of
 from cdcd.mirror.targets.table_format import as_view, having

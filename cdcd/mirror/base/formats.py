@@ -14,6 +14,7 @@ from cdcd.mirror.base import branches
 from cdcd.mirror.base.position import KEPT, NO_VERSION, PROPERTY, Carried, Kept, Node, Position, position_of
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.platform.sql import assigned, condition, text
+from cdcd.mirror.platform.tables import location, properties, set_properties
 from cdcd.mirror.targets import state
 from cdcd.mirror.targets.table_format import having
 
@@ -127,16 +128,6 @@ def form_property(digest: str, form: str) -> dict[str, str]:
     return {_FORM + digest: form}
 
 
-def properties(spark: SparkSession, name: str) -> dict[str, str]:
-    """The table's properties."""
-    return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
-
-
-def set_properties(spark: SparkSession, name: str, values: Mapping[str, str]) -> None:
-    """Set properties of the table."""
-    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({assigned(values)})")
-
-
 def _partitioned(fields: Sequence[str]) -> str:
     return f"PARTITIONED BY ({', '.join(fields)})" if fields else ""
 
@@ -243,9 +234,8 @@ class IcebergBase:
         return str(found.selectExpr(f"summary['{FORMER}']").collect()[0][0])
 
     def files(self, spark: SparkSession, name: str) -> tuple[str, set[str]]:
-        about = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").filter("col_name = 'Location'").collect()
         paths = spark.table(f"{name}.all_files").select("file_path").collect()
-        return str(about[0]["data_type"]), {row[0].rpartition("/")[2] for row in paths}
+        return location(spark, name), {row[0].rpartition("/")[2] for row in paths}
 
     def _call(self, spark: SparkSession, name: str, call: str) -> None:
         spark.sql(branches.call(name, call)).collect()

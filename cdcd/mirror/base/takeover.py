@@ -29,13 +29,12 @@ from cdcd.mirror.base.formats import (
     OtherMakerError,
     form_property,
     former_version,
-    properties,
-    set_properties,
 )
 from cdcd.mirror.base.layout import properties_of
 from cdcd.mirror.base.part import Place
 from cdcd.mirror.base.position import KEPT, Kept, Position
 from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.platform.tables import properties, set_properties
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.making import KIND, SCHEMA, made
 from cdcd.mirror.targets.state import State

@@ -25,6 +25,7 @@ from cdcd.core.records.encoder import (
 )
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.platform.sql import assigned
+from cdcd.mirror.platform.tables import location, properties, set_properties
 from cdcd.mirror.records.changes import WITH_ROW, header, header_bytes, once, told
 from cdcd.mirror.records.values import key_text
 
@@ -164,13 +165,9 @@ def use_own_folder(spark: SparkSession, place: LogPlace) -> None:
     """
     if place.table_format != ICEBERG:
         return
-    properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {place.name}").collect()}
-    had = properties.get(_DATA_PATH)
-    if had is None:
-        about = spark.sql(f"DESCRIBE TABLE EXTENDED {place.name}").filter("col_name = 'Location'").collect()
-        had = f"{about[0]['data_type']}/data"
+    had = properties(spark, place.name).get(_DATA_PATH) or f"{location(spark, place.name)}/data"
     folder = f"{_RUN.sub('', had.rstrip('/'))}/run-{uuid4().hex}"
-    spark.sql(f"ALTER TABLE {place.name} SET TBLPROPERTIES ({assigned({_DATA_PATH: folder})})")
+    set_properties(spark, place.name, {_DATA_PATH: folder})
 
 
 def rows(records: DataFrame, ids: dict[str, str], own: dict[str, str]) -> DataFrame:

@@ -14,7 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from cdcd.core.errors import ConfigError
-from cdcd.mirror.platform.sql import assigned, parts, quoted
+from cdcd.mirror.platform.sql import parts, quoted
+from cdcd.mirror.platform.tables import set_properties
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema
 from cdcd.mirror.targets.pinned import Pinned, Tag
 from cdcd.mirror.targets.state import State
@@ -121,7 +122,7 @@ class TableFormat(ABC):
 
         The caller is in `carrying(spark, state)`.
         """
-        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({assigned(properties)})")
+        set_properties(spark, name, properties)
 
     def merging(self, spark: SparkSession, name: str, keys: int | None) -> AbstractContextManager[None]:
         """What a format has to have set for a MERGE into a table.

@@ -16,13 +16,14 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.mirror.base.formats import BASE, CHANGES, MADE_BY, STATES, BaseFormat, properties, read_form
+from cdcd.mirror.base.formats import BASE, CHANGES, MADE_BY, STATES, BaseFormat, read_form
 from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.positions import Ends, Positions
 from cdcd.mirror.log.table import LogPlace
+from cdcd.mirror.platform.tables import properties
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.making import BUCKETS
