@@ -221,7 +221,7 @@ def _mirror(
     type=click.FloatRange(0),
     default=120.0,
     show_default=True,
-    help="Number of seconds for which the mirror may append to the log what it lacks.",
+    help="Maximum number of seconds to wait until the log has all records that Kafka has now.",
 )
 @click.pass_context
 def fold(context: click.Context, file: Path | None, *, tables: tuple[str, ...], wait: float) -> int:

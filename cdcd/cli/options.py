@@ -51,7 +51,8 @@ def mirror_option() -> Callable[[Function], Function]:
     return config_option(
         required=False,
         variable="CDCD_MIRROR_CONFIG",
-        whose="The mirror's configuration, YAML: the file with `target`, not that of the pipeline.",
+        whose="YAML file with the configuration of the mirror. The file has the section `target`. The configuration "
+        "of the pipeline is another file.",
     )
 
 

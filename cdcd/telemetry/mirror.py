@@ -153,19 +153,19 @@ DEFINITIONS: Final[tuple[Definition[MirrorTelemetry], ...]] = (
     Definition(
         "cdcd_mirror_batches_total",
         "counter",
-        "Rounds of folds in which a table got changes.",
+        "Number of rounds of folds that brought changes into at least one table.",
         _one(lambda mirror, _: mirror.batches),
     ),
     Definition(
         "cdcd_mirror_batch_seconds",
         "gauge",
-        "Duration of the last such round.",
+        "Duration of the last round of folds that brought changes into a table.",
         _one(lambda mirror, _: mirror.batch_s),
     ),
     Definition(
         "cdcd_mirror_batch_age_seconds",
         "gauge",
-        "Time since the last such round ended.",
+        "Time since the end of the last round of folds that brought changes into a table.",
         _one(lambda mirror, now: None if mirror.batch_at is None else max(0.0, now - mirror.batch_at)),
     ),
     Definition(
@@ -233,7 +233,7 @@ DEFINITIONS: Final[tuple[Definition[MirrorTelemetry], ...]] = (
     Definition(
         "cdcd_mirror_table_lag_seconds",
         "gauge",
-        "Time since the table was last known to lack no change of its topic, or since the mirror began.",
+        "Time since the table was last known to have all changes that the log has, or since the mirror began.",
         lambda mirror, _now: [((name,), lag) for name, lag in sorted(mirror.lags().items())],
         _TABLE,
     ),

@@ -171,7 +171,7 @@ class Committing:
             with having(spark, IN_MERGES), self._format.carrying(spark, name, carried) as to:
                 spark.sql(statement(to))
         except Exception:
-            # What a format raises has a class of Java as often as one of PySpark. The commits tell what it means.
+            # The class of the error does not tell whether the statement has committed. The commits of the table do.
             now = self._format.version(spark, name)
             if is_of(carried.fold, now.nodes):
                 # The statement has committed. What failed came afterwards, such as Delta's hooks after a commit.

@@ -301,7 +301,10 @@ class BaseJob:
                 self._observe(problem)
 
     def _from_log(self, fact: Fact) -> None:
-        """Pass on what the job of the log says, but for starts. A table's stop is told by the table's own name."""
+        """Pass on facts of the log's job, except those that this job tells itself.
+
+        These are starts, and the stop of a table, which this job tells by the name of the table.
+        """
         self._is_away |= isinstance(fact, Retrying)
         is_tables = isinstance(fact, (TableResumed, TableStopped)) and self._lags.has(fact.table)
         if not isinstance(fact, MirrorStarted) and not is_tables:

@@ -45,7 +45,7 @@ def done(name: str, progress: Mapping[str, Any], now: float) -> LogAppended:
     """Return the fact that a batch of the log `name` is done, with its figures if Spark has them.
 
     Args:
-        now: seconds since 1970, by Kafka's clock.
+        now: seconds since 1970.
     """
     observed = (progress["observedMetrics"] or {}).get(OBSERVED)
     said = {} if observed is None else named(observed)

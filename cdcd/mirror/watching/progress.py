@@ -67,8 +67,8 @@ class Progress:
 
 @fact
 class MirrorStarted(Fact):
-    """The mirror begins, the number of its tables is another one, or it goes on after Kafka or the catalog was away.
-    `once`: the mirror ends when it has mirrored what is in the topics now.
+    """The mirror begins, the number of its tables has changed, or the mirror goes on after an outage of Kafka or of the
+    catalog. `once`: the mirror ends when it has mirrored the records that the topics have now.
     """
 
     event: ClassVar[str] = "mirror.started"

@@ -113,7 +113,7 @@ def round_error(failure: Exception) -> TransientError:
     """The failure of a round, which is tried again."""
     if isinstance(failure, TransientError):
         return failure
-    # The catalogue, the storage and Kafka fail with classes of Java, of which PySpark knows a part.
+    # Catalogues, storages and Kafka raise classes of Java, and PySpark has classes of its own for some of them only.
     return SinkUnavailableError(
         f"A round of folds ended: {first_lines(failure)}",
         hint="The next round goes on where the tables are. If it ends again, correct the fault that the message names.",

@@ -54,7 +54,7 @@ def test_rounds_add_up_by_table(monkeypatch: pytest.MonkeyPatch):
     numbers.table("public.a", 5, 700)
     numbers.table("public.b", 1, 650)
     numbers.batch(1000.0, 2.5, 640)
-    # A lower LSN leaves what is known of the table.
+    # A lower LSN does not lower the LSN of the table.
     numbers.table("public.a", 2, 690)
     numbers.batch(1010.0, 0.5, None)
     found = scrape(numbers)
@@ -101,7 +101,7 @@ def test_a_stopped_table_or_something_that_is_away_is_not_well_and_is_named():
     assert found["cdcd_mirror_table_failures_total", "public.a"] == 2
     assert found["cdcd_mirror_table_reloads_total", "public.a"] == 1
     assert (found["cdcd_mirror_up",], found["cdcd_mirror_retries_total",]) == (0, 1)
-    # The table stays as it is when Kafka is back.
+    # A stopped table is still stopped when Kafka is back.
     numbers.goes_on()
     assert numbers.health().detail["reasons"] == ["public.a is stopped: the key changed"]
 

@@ -380,7 +380,7 @@ def test_a_table_whose_topic_lost_records_is_read_again_and_the_log_goes_on_with
     monkeypatch.setattr(base, "_settings", replace(base._settings, reload=True))
     assert base._fold("t", 7) is None
     assert base._read("t", 7) is None
-    # THEN the next round, in which the log has the topic again, folds the table
+    # THEN Spark reads the table, the log goes on with the topic, and the next round folds the table
     assert (reasons, going_on) == ([("public.t", f"m.t: {reason}")], ["t"])
     assert (base.stopped, base._retried) == ({}, {"t"})
     assert facts[-1] == TableResumed("public.t")

@@ -115,7 +115,7 @@ def test_the_log_has_what_is_wanted_when_each_topic_that_goes_on_is_read_so_far(
 
 
 class Records:
-    """Topics in which these offsets are records, and all others are markers of transactions."""
+    """Topics whose records have these offsets. All other offsets are markers of transactions."""
 
     def __init__(self, **records: set[int]) -> None:
         self._records = records
