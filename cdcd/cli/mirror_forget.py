@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cdcd.cli.mirror_parts import check_pyspark, given, session_for, target_of
+from cdcd.cli.mirror_parts import check_pyspark, given, kafka_of, session_for, target_of
 from cdcd.cli.options import mirror_option
 from cdcd.cli.output import say
 from cdcd.core.errors import ConfigError
@@ -55,13 +55,12 @@ def forget(context: click.Context, file: Path | None, *, table: str, key: tuple[
 
     from cdcd.mirror.base.forget import Forgetting  # noqa: PLC0415  loads pyspark
     from cdcd.mirror.base.reading import LogTables  # noqa: PLC0415
-    from cdcd.mirror.kafka import KafkaSource  # noqa: PLC0415
 
     spark = session_for(config, f"cdcd mirror forget {config.name}")
     try:
         tables = LogTables(
             spark,
-            KafkaSource(config.kafka.bootstrap_servers, config.kafka.java_client()),
+            kafka_of(config),
             target_of(config),
             config.topics.prefix,
             config.topics.schemas,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cdcd.core.facts import Fact, Observer
     from cdcd.mirror.base.formats import BaseFormat
     from cdcd.mirror.base.topic_folds import Lake
+    from cdcd.mirror.kafka import KafkaSource
     from cdcd.mirror.log.table import LogPlace
     from cdcd.mirror.settings import MirrorSettings
     from cdcd.mirror.snapshot.reading import Loaded, Snapshot, SnapshotSource
@@ -219,11 +220,18 @@ def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource
     )
 
 
+def kafka_of(config: "MirrorConfig") -> "KafkaSource":
+    """Where the topics are, with the logins of both clients."""
+    from cdcd.mirror.kafka import KafkaSource  # noqa: PLC0415  loads pyspark
+
+    kafka = config.kafka
+    return KafkaSource(kafka.bootstrap_servers, kafka.java_client(), kafka.own_client())
+
+
 def settings_of(
     config: "MirrorConfig", *, consistent: bool = False, source: bool = False
 ) -> "MirrorSettings":
     """Return the settings of the job. `source`: True if the job can read tables from PostgreSQL again."""
-    from cdcd.mirror.kafka import KafkaSource  # noqa: PLC0415
     from cdcd.mirror.settings import MirrorSettings  # noqa: PLC0415
     from cdcd.mirror.targets.layout import Deletes  # noqa: PLC0415
     from cdcd.mirror.targets.partitions import parse_fields  # noqa: PLC0415
@@ -232,7 +240,7 @@ def settings_of(
     topics, batches, upkeep = config.topics, config.batches, config.maintenance
     return MirrorSettings(
         name=config.name,
-        kafka=KafkaSource(config.kafka.bootstrap_servers, config.kafka.java_client()),
+        kafka=kafka_of(config),
         prefix=topics.prefix,
         schemas=topics.schemas,
         checkpoint=topics.checkpoint,

@@ -9,7 +9,7 @@ CONFIGURATION.md.
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from cdcd.core.errors import ConfigError
 
@@ -87,6 +87,21 @@ def librdkafka_login(java: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
+def librdkafka_properties(servers: str, java: Mapping[str, str], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties of the client that looks at topics. They hold secrets.
+
+    Args:
+        servers: brokers to begin with, host:port with commas between.
+        java: properties of the Java client.
+        own: properties in librdkafka's names. If none of them is a login, the login of `java` is added.
+
+    Raises:
+        ConfigError: as `librdkafka_login`.
+    """
+    login = {} if any(map(is_login, own)) else librdkafka_login(java)
+    return {**login, **own, "bootstrap.servers": servers}
+
+
 def _sasl(java: Mapping[str, str]) -> dict[str, str]:
     mechanism = java.get("sasl.mechanism", "GSSAPI")
     if mechanism not in _MECHANISMS:
@@ -132,5 +147,5 @@ def _unlike(reason: str) -> ConfigError:
     return ConfigError(
         f"kafka.properties: {reason}, so the client that looks at topics (librdkafka) cannot log in the same way.",
         hint="Set kafka.client_properties to the same login in librdkafka's names (security.protocol, sasl.mechanism, "
-        "sasl.username, sasl.password, ssl.ca.location).",
+        "sasl.username, sasl.password, ssl.ca.location). A job of one's own gives them to KafkaSource.",
     )

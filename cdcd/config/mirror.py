@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from cdcd.config.defaults import with_derived_defaults
-from cdcd.config.java_client import is_login, librdkafka_login
+from cdcd.config.java_client import librdkafka_properties
 from cdcd.config.loading import read_file, validated
 from cdcd.config.reference import reference_yaml
 from cdcd.config.sections.process import ListenConfig, LogConfig
@@ -80,9 +80,11 @@ class SourceConfig(Section):
 
         ConfigError: the login of `properties` cannot be given to librdkafka, and `client_properties` has none.
         """
-        given = _revealed(self.client_properties)
-        login = {} if any(map(is_login, given)) else librdkafka_login(self.java_client())
-        return {**login, **given, "bootstrap.servers": self.bootstrap_servers}
+        return librdkafka_properties(self.bootstrap_servers, self.java_client(), self.own_client())
+
+    def own_client(self) -> dict[str, Any]:
+        """The properties that are given in librdkafka's names. Holds secrets: never to be printed."""
+        return _revealed(self.client_properties)
 
     def java_client(self) -> dict[str, str]:
         """The properties. Holds secrets: never to be printed."""

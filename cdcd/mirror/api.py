@@ -9,18 +9,17 @@
 `changes.parse` says which columns changes have.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import ConfigError
 from cdcd.core.table_names import split_table
-from cdcd.mirror.kafka import EARLIEST, KafkaSource, Offsets
-from cdcd.mirror.platform.kafka_admin import Admin, Ends
+from cdcd.mirror.kafka import EARLIEST, KafkaSource, LooksUpEnds, Offsets
 from cdcd.mirror.platform.read_ends import ReadEnds
 from cdcd.mirror.records.descriptions import Descriptions, Form
 from cdcd.mirror.records.one_pass import OTHER_TYPES, UNKNOWN_FORM, parse_forms
@@ -68,8 +67,7 @@ def read_changes(
     topic, forms = _described(spark, source, prefix, table, schemas_topic, variant=variant)
     newest = forms.newest(topic)
     if end is None:
-        with _asking(spark, source) as admin:
-            end = admin.ends([topic]).get(topic, {})
+        end = dict(_asking(spark, source).ends([topic]).get(topic, {}))
     begin = start or dict.fromkeys(end, EARLIEST)
     records = source.read(spark, topic, begin, end)
     named = records.select(
@@ -161,10 +159,10 @@ def follow_changes(
         SinkError, SinkUnavailableError: Kafka refuses, or does not answer; in the query as well.
         ConfigError: the session is one of Spark Connect.
     """
-    check_classic(spark, "follow_changes")
+    check_classic(spark, "follow_changes", "Spark runs its function on the server")
     check_time_zone(spark)
     place = schemas_topic or f"{prefix}.schemas"
-    forms = Descriptions(spark, source, Ends(spark, source), place, variant=variant)
+    forms = Descriptions(spark, source, TopicStarts(source.librdkafka()), place, variant=variant)
     topic = forms.topic_of(table)
 
     def hand_over(batch: DataFrame, number: int) -> None:
@@ -279,19 +277,14 @@ def _described(
 ) -> tuple[str, "_Forms"]:
     check_time_zone(spark)
     place = schemas_topic or f"{prefix}.schemas"
-    with _asking(spark, source) as admin:
-        forms = Descriptions(spark, source, admin, place, variant=variant)
-        return forms.topic_of(table), _Forms(forms)
+    forms = Descriptions(spark, source, _asking(spark, source), place, variant=variant)
+    return forms.topic_of(table), _Forms(forms)
 
 
-@contextmanager
-def _asking(spark: SparkSession, source: KafkaSource) -> Iterator[Admin | ReadEnds]:
-    """Who knows where topics end."""
-    if is_connect(spark):
-        yield ReadEnds(spark, source)
-    else:
-        with Admin(spark, source) as admin:
-            yield admin
+def _asking(spark: SparkSession, source: KafkaSource) -> LooksUpEnds:
+    """Return the client that knows where topics end."""
+    # A client of Spark Connect may be where no broker can be reached. Only its server reads topics.
+    return ReadEnds(spark, source) if is_connect(spark) else TopicStarts(source.librdkafka())
 
 
 class _Forms:

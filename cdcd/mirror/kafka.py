@@ -8,10 +8,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from cdcd.config.java_client import librdkafka_properties
 from cdcd.mirror.session import is_connect
 
 EARLIEST: Final = -2
@@ -20,7 +21,9 @@ EARLIEST: Final = -2
 TASK_RECORDS: Final = 25_000
 """Number of records that justify a task of their own. A core parses so many in about a second."""
 
-_SECRET: Final = re.compile(r"password|jaas|secret|token", re.IGNORECASE)
+_SECRET: Final = re.compile(
+    r"password|passphrase|jaas|secret|token|oauthbearer[.]config|key[.]pem|keystore[.]key", re.IGNORECASE
+)
 
 Offsets = Mapping[int, int]
 """By partition."""
@@ -53,15 +56,27 @@ class KafkaSource:
 
     Attributes:
         bootstrap_servers: brokers to begin with, host:port with commas between.
-        properties: of Kafka's Java client, by its own names (`security.protocol`, `sasl.jaas.config`).
+        properties: of Kafka's Java client, by which Spark reads topics, in its own names (`security.protocol`,
+            `sasl.jaas.config`).
+        client_properties: of librdkafka, by which cdcd looks at topics, in its own names. If none of them is a login
+            (`security.protocol`, `sasl.*`, `ssl.*`), the client gets the login of `properties`.
     """
 
     bootstrap_servers: str
     properties: Mapping[str, str] = field(default_factory=dict)
+    client_properties: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        shown = {name: "***" if _SECRET.search(name) else value for name, value in self.properties.items()}
-        return f"KafkaSource({self.bootstrap_servers!r}, {shown!r})"
+        given = [self.properties, *([self.client_properties] if self.client_properties else [])]
+        shown = [{name: "***" if _SECRET.search(name) else each[name] for name in each} for each in given]
+        return f"KafkaSource({', '.join(map(repr, [self.bootstrap_servers, *shown]))})"
+
+    def librdkafka(self) -> dict[str, Any]:
+        """The properties of the client that looks at topics. Holds secrets: never to be printed.
+
+        ConfigError: the login of `properties` cannot be given to librdkafka, and `client_properties` has none.
+        """
+        return librdkafka_properties(self.bootstrap_servers, self.properties, self.client_properties)
 
     def options(self) -> dict[str, str]:
         """For Spark's Kafka source, in batch and in stream."""

@@ -127,18 +127,21 @@ def activate(spark: SparkSession) -> None:
     java(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(spark._jsparkSession)
 
 
-def check_classic(spark: SparkSession, what: str) -> None:
-    """That Java can be called in the session.
+def check_classic(
+    spark: SparkSession, what: str, why: str = "it calls Java, which is on the server there"
+) -> None:
+    """Check that the session is a classic one, in which Java can be called.
 
     Args:
-        what: needs it, for people.
+        what: needs a classic session, for people.
+        why: the reason, for people.
 
     Raises:
         ConfigError: it is a session of Spark Connect.
     """
     if is_connect(spark):
         raise ConfigError(
-            f"{what} does not work in a session of Spark Connect: it calls Java, which is on the server there.",
+            f"{what} does not work in a session of Spark Connect: {why}.",
             hint="Run the job with a classic session: by spark-submit, or with cdcd.spark.session.session. Over Spark"
             " Connect, read_changes and SQL on the mirror's tables work.",
         )

@@ -34,11 +34,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.cli.mirror_parts import lake_of, settings_of, target_of
 from cdcd.config.mirror import MirrorConfig, parse_mirror
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.log.job import CONSUMERS
-from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.changes import parse
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.session import catalog_conf, session
@@ -224,12 +224,12 @@ class _Took:
 def _limit(spark: SparkSession, config: MirrorConfig) -> _Took:
     """How long it takes to read and parse all topics and look at each value, in the mirror's batches and threads."""
     settings = settings_of(config)
-    admin = Admin(spark, settings.kafka)
-    descriptions = Descriptions(spark, settings.kafka, admin, settings.schemas)
+    client = TopicStarts(settings.kafka.librdkafka())
+    descriptions = Descriptions(spark, settings.kafka, client, settings.schemas)
     began = _Took.until_now(spark)
     descriptions.refresh()
-    topics = descriptions.topics()
-    starts, ends = admin.beginnings(topics), admin.ends(topics)
+    topics = sorted(descriptions.topics())
+    starts, ends = client.beginnings(topics), client.ends(topics)
     offsets = [sum(ends[topic][part] - start for part, start in starts[topic].items()) for topic in topics]
     # What a topic has at the start is mirrored in slices of this size, each table by itself.
     turns = -(-max(offsets) // settings.batch_records_max)
@@ -253,7 +253,6 @@ def _limit(spark: SparkSession, config: MirrorConfig) -> _Took:
             counted += sum(pool.map(count, topics, [turn] * len(topics)))
     took = _Took.until_now(spark) - began
     assert counted > 0
-    admin.close()
     return took
 
 
@@ -311,8 +310,8 @@ def _files(place: Path) -> int:
 def _compare(spark: SparkSession, config: MirrorConfig, want: Mapping[str, tuple[Any, ...]]) -> None:
     target = target_of(config)
     settings = settings_of(config)
-    admin = Admin(spark, settings.kafka)
-    descriptions = Descriptions(spark, settings.kafka, admin, settings.schemas)
+    client = TopicStarts(settings.kafka.librdkafka())
+    descriptions = Descriptions(spark, settings.kafka, client, settings.schemas)
     descriptions.refresh()
     wrong = 0
     for topic in descriptions.topics():
@@ -321,7 +320,6 @@ def _compare(spark: SparkSession, config: MirrorConfig, want: Mapping[str, tuple
         if got != tuple(want[schema.name]):
             wrong += 1
             print(f"  {schema.table} differs: {got} instead of {want[schema.name]}")
-    admin.close()
     rows = sum(table[0] for table in want.values())
     print(
         f"  {len(want) - wrong} of {len(want)} tables equal the source by count and checksum, {rows} rows",

@@ -3,9 +3,9 @@
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.mirror.api import read_changes, stream_changes
 from cdcd.mirror.kafka import KafkaSource
-from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.records.table_changes import Changes
 from cdcd.mirror.targets.lakehouse import Lakehouse
@@ -40,15 +40,14 @@ class FormerTables:
     def _apply(self, table: str, kind: Kind) -> None:
         spark, target, topic = self._spark, self._target, f"{self._source.name}.public.{table}"
         name = target.name_of(self._schema(table), kind)
-        with Admin(spark, self._kafka) as admin:
-            facts = admin.facts([topic])[topic]
+        found_topic = TopicStarts(self._kafka.librdkafka()).look([topic])[topic]
         state = target.reached(spark, name)
-        start = {**facts.beginnings, **{part: each.offset + 1 for part, each in state.partitions.items()}}
+        start = {**found_topic.first, **{part: each.offset + 1 for part, each in state.partitions.items()}}
         found = self._changes(table, start)
         assert found.rejected.isEmpty()
         last = found.changes.agg(sf.max("commit_lsn"), sf.max("event_no")).collect()[0]
         has = target.prepare(spark, name, found.schema, kind, (last[0] or 0, last[1] or 0))
-        origin, reach = Origin(facts.topic_id, facts.beginnings), Reach(found.end)
+        origin, reach = Origin(_java(found_topic.topic_id), found_topic.first), Reach(found.end)
         target.apply(name, upgrade(found.changes, found.schema, has), origin=origin, reach=reach)
 
     def _schema(self, table: str) -> TableSchema:
@@ -58,3 +57,8 @@ class FormerTables:
     def _changes(self, table: str, start: dict[int, int]) -> Changes:
         name = f"public.{table}"
         return read_changes(self._spark, self._kafka, self._source.name, name, start=start or None)
+
+
+def _java(topic_id: str) -> str:
+    """The id of a topic as the Java client writes it, and so did a former version."""
+    return topic_id.replace("+", "-").replace("/", "_")

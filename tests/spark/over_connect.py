@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError
-from cdcd.mirror.api import apply_changes, read_changes, stream_changes
+from cdcd.mirror.api import apply_changes, follow_changes, read_changes, stream_changes
 from cdcd.mirror.base.formats import IcebergBase
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.base.reading import LogTables
@@ -29,7 +29,6 @@ from cdcd.mirror.base.topic_folds import Lake
 from cdcd.mirror.jars import ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log.table import LogPlace
-from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.session import catalog_conf, session
 from cdcd.mirror.settings import MirrorSettings
@@ -119,7 +118,7 @@ def refused(server: str, servers: str) -> list[str]:
     schema: Any = None
     said = []
     attempts: list[Callable[[], object]] = [
-        lambda: Admin(spark, source),
+        lambda: follow_changes(spark, source, "shop", "public.orders", lambda *_: None),
         lambda: apply_changes(target, spark.range(1), schema),
         lambda: target.reached(spark, "`lake`.`public`.`orders`"),
         lambda: target.read(spark, "`lake`.`public`.`orders`", 7),

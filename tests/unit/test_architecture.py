@@ -84,14 +84,17 @@ ALSO = {
     "cdcd.mirror.base.job": {"adapters.kafka"},
     "cdcd.mirror.log.job": {"adapters.kafka"},
     "cdcd.mirror.log.positions": {"adapters.kafka"},
+    "cdcd.mirror.api": {"adapters.kafka"},
+    # That client and Spark's have one login, which the configuration translates for the library too.
+    "cdcd.mirror.kafka": {"config"},
     # What reads tables, and not topics, is a client of PostgreSQL.
     "cdcd.mirror.snapshot.page_source": {"adapters.postgres"},
     "cdcd.mirror.base.load": {"adapters.postgres"},
-    "cdcd.mirror.snapshot.reading": {"adapters.postgres"},
+    "cdcd.mirror.snapshot.reading": {"adapters.kafka", "adapters.postgres"},
     # What holds a mirror against its source tells it as `cdcd verify` does.
-    "cdcd.mirror.verifying.mirror": {"adapters.postgres", "telemetry", "tools.verify"},
+    "cdcd.mirror.verifying.mirror": {"adapters.kafka", "adapters.postgres", "telemetry", "tools.verify"},
     "cdcd.mirror.verifying.rows": {"tools.verify"},
-    "cdcd.mirror.verifying.waiting": {"tools.verify"},
+    "cdcd.mirror.verifying.waiting": {"adapters.kafka", "tools.verify"},
 }
 PURE = set(PATH) - {"build"}
 # mypyc's own library: buffers and machine integers for what is compiled.

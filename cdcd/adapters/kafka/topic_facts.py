@@ -1,9 +1,11 @@
 """What tells a topic from another one that had its name: Kafka's id of it, and the first offsets of its partitions."""
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -12,6 +14,9 @@ from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 from cdcd.adapters.kafka.client import make_admin
 from cdcd.adapters.kafka.errors import UNANSWERED, passes
 from cdcd.core.errors import ConfigError, SinkError, SinkUnavailableError
+
+NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The id of 128 zeros (KIP-516), which a topic without an id has."""
 
 _TIMEOUT_S: Final = 15.0
 _AGAIN_S: Final = 0.1
@@ -23,7 +28,7 @@ class TopicStart:
     """Identity of a topic.
 
     Attributes:
-        topic_id: Kafka's id in base64.
+        topic_id: Kafka's id in base64; `NO_ID` of a broker before Kafka 2.8, which has no ids.
         first: by partition, the first offset that is still there.
     """
 
@@ -39,12 +44,18 @@ class TopicStarts:
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._servers = properties["bootstrap.servers"]
+        self._refusals: deque[str] = deque(maxlen=1)
+        """The last refusal of the login since a broker accepted it.
+
+        librdkafka tells refusals to a callback only, and the question ends as if no broker had answered.
+        """
         try:
-            self._client = make_admin(properties)
+            self._client = make_admin({**properties, "error_cb": partial(_note, self._refusals)})
         except KafkaException as error:
             raise ConfigError(
                 f"librdkafka refuses the properties of the client that looks at topics: {error.args[0].str()}",
-                hint="Correct kafka.client_properties (librdkafka's names), or the login in kafka.properties.",
+                hint="Correct kafka.client_properties (librdkafka's names), or the login in kafka.properties. A job of "
+                "one's own gives both to KafkaSource.",
             ) from None
 
     def look(self, topics: Sequence[str]) -> dict[str, TopicStart]:
@@ -58,6 +69,24 @@ class TopicStarts:
         earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         first = self._offsets(described, earliest, IsolationLevel.READ_COMMITTED)
         return {topic: TopicStart(str(each.topic_id), first[topic]) for topic, each in described.items()}
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """The ids of those of `topics` that exist and have an id.
+
+        Raises:
+            SinkUnavailableError, SinkError: as `look`.
+        """
+        ids = {topic: str(each.topic_id) for topic, each in self._described(topics).items()}
+        return {topic: topic_id for topic, topic_id in ids.items() if topic_id != NO_ID}
+
+    def beginnings(self, topics: Sequence[str]) -> dict[str, dict[int, int]]:
+        """The first offset of each partition that is still there, of those of `topics` that exist.
+
+        Raises:
+            SinkUnavailableError, SinkError: as `look`.
+        """
+        earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        return self._offsets(self._described(topics), earliest, IsolationLevel.READ_COMMITTED)
 
     def ends(self, topics: Sequence[str]) -> dict[str, dict[int, int]]:
         """The offset after the last committed record of each partition, of those of `topics` that exist.
@@ -105,6 +134,9 @@ class TopicStarts:
                     raise self._failure(str(error), retriable=passes(error.args[0])) from error
             except TimeoutError as error:
                 raise self._failure("no answer in time", retriable=True) from error
+        # The brokers have accepted the login.
+        self._hear()
+        self._refusals.clear()
         return described
 
     def _offsets(
@@ -144,7 +176,18 @@ class TopicStarts:
                 time.sleep(_AGAIN_S)
         return found
 
+    def _hear(self) -> None:
+        """Call the callback with the errors that wait for it."""
+        self._client.poll(0)
+
     def _failure(self, reason: str, *, retriable: bool) -> SinkError | SinkUnavailableError:
+        self._hear()
+        if retriable and self._refusals:
+            return SinkError(
+                f"Kafka at {self._servers} refuses the login: {self._refusals[0]}",
+                hint="Correct the login in kafka.properties, or in kafka.client_properties if it has one. A job of "
+                "one's own gives both to KafkaSource.",
+            )
         if retriable:
             return SinkUnavailableError(
                 f"Kafka at {self._servers} does not answer: {reason}",
@@ -154,3 +197,8 @@ class TopicStarts:
             f"Kafka at {self._servers} refuses: {reason}",
             hint="The user needs Describe on the topics. kafka.client_properties has librdkafka's names of its login.",
         )
+
+
+def _note(refusals: deque[str], error: KafkaError) -> None:
+    if error.code() == KafkaError._AUTHENTICATION:
+        refusals.append(error.str())

@@ -25,7 +25,6 @@ from cdcd.mirror.base.part import OvertakenError, Place
 from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.position import Position
-from cdcd.mirror.base.takeover import topic_id
 from cdcd.mirror.records.changes import PROBLEM
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
@@ -100,7 +99,7 @@ def _attempt(
     place = replace(loading.place, ends=dict(snapshot.offsets(loading.place.table)))
     origin = snapshot.origin(place.table)
     named = origin.topic_id if origin is not None else None
-    topic = {} if named is None else {TOPIC_ID: topic_id(named)}
+    topic = {} if named is None else {TOPIC_ID: named}
     check(schema)
     is_new = not exists(spark, place.name)
     if is_new:

@@ -98,7 +98,7 @@ def take_over(spark: SparkSession, format_: BaseFormat, place: Place, made_by: s
     pin = format_.version(spark, place.name).pin
     values = {
         **form_property(digest(schema), schema.to_json()),
-        **({} if state.origin.topic_id is None else {TOPIC_ID: topic_id(state.origin.topic_id)}),
+        **({} if state.origin.topic_id is None else {TOPIC_ID: state.origin.topic_id}),
         KEPT: Kept(pin, position).to_json(),
         **format_.guarding,
         **(properties_of(schema, new.layout) if made_by == BASE else {}),
@@ -132,11 +132,3 @@ def begin(state: State, form: str) -> Position:
         ends={part: each.offset + 1 for part, each in state.partitions.items()},
         is_former=True,
     )
-
-
-def topic_id(id_: str) -> str:
-    """Kafka's id of a topic as librdkafka writes it, from the text of Kafka's Java client.
-
-    Both are base64 without padding. Java's client (`Uuid.toString`) has the alphabet that is safe in URLs.
-    """
-    return id_.replace("-", "+").replace("_", "/")

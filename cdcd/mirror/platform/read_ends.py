@@ -31,9 +31,9 @@ def kafka_failure(reason: str, servers: str) -> SinkError | SinkUnavailableError
 
 
 class ReadEnds:
-    """The ends of topics, in a session of Spark Connect, where the admin client cannot be called: it reads the topics.
+    """The ends of topics as Spark finds them, which reads the topics.
 
-    Has the one method of `Admin` that reading changes needs.
+    A client of Spark Connect may be where no broker can be reached, and a reader of tables needs no client of Kafka.
     """
 
     def __init__(self, spark: SparkSession, source: KafkaSource) -> None:

@@ -25,6 +25,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
+from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.adapters.postgres.readers import Readers
 from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot
@@ -38,7 +39,6 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.schemas import table_form
 from cdcd.core.snapshot.reading import SourceTable
 from cdcd.mirror.kafka import KafkaSource, Offsets
-from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.types import rules, table_schema
@@ -210,17 +210,17 @@ def open_snapshot(
         SourceError: there is no such slot, a table is not published, or a privilege is missing.
         TransientError: PostgreSQL does not answer.
         SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
-        ConfigError: the session is one of Spark Connect.
+        ConfigError: the session is one of Spark Connect, or the login of Kafka cannot be given to librdkafka.
     """
     check_classic(spark, "A snapshot")
     offsets: Mapping[str, Offsets] = {}
     topic_ids: Mapping[str, str] = {}
     if source.kafka is not None:
         # Before the snapshot: what is in Kafka now has committed, and will be seen.
-        with Admin(spark, source.kafka) as admin:
-            topics = [source.topics.qualified(table) for table in tables]
-            topic_ids = admin.topic_ids(topics)
-            offsets = admin.ends(topics)
+        starts = TopicStarts(source.kafka.librdkafka())
+        topics = [source.topics.qualified(table) for table in tables]
+        topic_ids = starts.topic_ids(topics)
+        offsets = starts.ends(topics)
     with asyncio.Runner() as runner:
         shared = runner.run(
             SharedSnapshot.open(

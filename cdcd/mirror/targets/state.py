@@ -50,7 +50,8 @@ class Origin:
     """Which topic offsets are of.
 
     Attributes:
-        topic_id: Kafka's id of the topic; None: brokers before Kafka 2.8 give none, and former versions kept none.
+        topic_id: Kafka's id of the topic, as librdkafka writes it; None: brokers before Kafka 2.8 give none, and former
+            versions kept none.
         first: by partition, the first offset that was there when the table began with the partition.
     """
 
@@ -182,7 +183,7 @@ class State:
             truncated=None if truncated is None else (truncated[0], truncated[1]),
             batch_id=data["batch_id"],
             origin=Origin(
-                data.get("topic_id"),
+                _topic_id(data.get("topic_id")),
                 {int(number): offset for number, offset in data.get("first", {}).items()},
             ),
             stamp=Stamp(*data.get("stamp", ())),
@@ -190,6 +191,14 @@ class State:
             commit_time=None if committed is None else datetime.fromisoformat(committed),
             held=data.get("held", 0),
         )
+
+
+def _topic_id(written: str | None) -> str | None:
+    """Kafka's id of a topic as librdkafka writes it. Former versions of cdcd have written the text of the Java client.
+
+    Both are base64 without padding. The Java client (`Uuid.toString`) has the alphabet that is safe in URLs.
+    """
+    return None if written is None else written.replace("-", "+").replace("_", "/")
 
 
 class RolledBackError(PositionError):

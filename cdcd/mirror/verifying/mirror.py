@@ -24,11 +24,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
+from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.adapters.postgres.slot import SlotWait
 from cdcd.core.errors import CdcdError, TransientError
 from cdcd.core.records.schemas import TableForm
-from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.snapshot.failures import raised_by_task
@@ -148,31 +148,32 @@ class MirrorTarget:
         """Compare these tables (`schema.table`), one at least.
 
         Raises:
+            ConfigError: the login of Kafka cannot be given to librdkafka.
             PositionError: the pipeline reads another server.
             SourceError, SinkError, TransientError: PostgreSQL or Kafka refuses or does not answer, or the pipeline does
                 not deliver in time.
         """
         done: dict[str, _Table] = {}
         left = list(tables)
+        starts = TopicStarts(self._settings.kafka.librdkafka())
         asyncio.run(self._delivery.begin())
-        with Admin(self._spark, self._settings.kafka) as admin:
-            for look in range(1, LOOKS + 1):
-                with open_snapshot(self._spark, self._source, left, self._say_wait) as snapshot:
-                    asyncio.run(self._delivery.nudge())
-                    checkpoint = asyncio.run(self._delivery.wait(int(snapshot.lsn)))
-                    waiting = Waiting(self._tables, admin, self._timeout_s)
-                    for name in left:
-                        table = done.setdefault(name, _Table(snapshot.topic(name), int(snapshot.lsn)))
-                        rows_gone = unread(checkpoint, snapshot.shared.tables[name])
-                        with self._fate(name, table):
-                            form = snapshot.form(name, variant=self._settings.variant)
-                            daemon = self._describe(snapshot.shared, snapshot.shared.tables[name])
-                            schema = keyed(form.schema, daemon)
-                            self._look(_At(snapshot, name, schema, daemon, rows_gone), table, waiting)
-                left = [name for name in left if not done[name].done]
-                if not left or look == LOOKS:
-                    break
-                self._notice(f"Looks again at rows of {', '.join(left)} that changed meanwhile.")
+        for look in range(1, LOOKS + 1):
+            with open_snapshot(self._spark, self._source, left, self._say_wait) as snapshot:
+                asyncio.run(self._delivery.nudge())
+                checkpoint = asyncio.run(self._delivery.wait(int(snapshot.lsn)))
+                waiting = Waiting(self._tables, starts, self._timeout_s)
+                for name in left:
+                    table = done.setdefault(name, _Table(snapshot.topic(name), int(snapshot.lsn)))
+                    rows_gone = unread(checkpoint, snapshot.shared.tables[name])
+                    with self._fate(name, table):
+                        form = snapshot.form(name, variant=self._settings.variant)
+                        daemon = self._describe(snapshot.shared, snapshot.shared.tables[name])
+                        schema = keyed(form.schema, daemon)
+                        self._look(_At(snapshot, name, schema, daemon, rows_gone), table, waiting)
+            left = [name for name in left if not done[name].done]
+            if not left or look == LOOKS:
+                break
+            self._notice(f"Looks again at rows of {', '.join(left)} that changed meanwhile.")
         reports = [self._report(name, done[name]) for name in sorted(done)]
         return VerifyReport(pipeline, "mirror", min(each.lsn for each in reports), reports)
 

@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 from pyspark.sql import DataFrame
 
+from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.kafka import Offsets
-from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.records.descriptions import Descriptions, Form
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.watching.stops import Stop
@@ -118,9 +118,9 @@ class Waiting:
             asked for once.
     """
 
-    def __init__(self, tables: Mirrored, admin: Admin, timeout_s: float) -> None:
+    def __init__(self, tables: Mirrored, starts: TopicStarts, timeout_s: float) -> None:
         self._tables = tables
-        self._admin = admin
+        self._starts = starts
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
 
@@ -144,12 +144,12 @@ class Waiting:
                 stop = self._tables.stop(topic)
                 if stop is not None and not stop.waits:
                     raise StoppedTableError(stop.message)
-            written, committed = self._admin.both_ends([topic])
+            written, committed = self._starts.both_ends([topic])
             # A Kafka transaction is acknowledged before each partition shows it to its readers.
             ends = written.get(topic, {}) if ends is None else ends
             seen = committed.get(topic, {})
             if all(seen.get(partition, 0) >= end for partition, end in ends.items()):
-                begins = self._admin.beginnings([topic]).get(topic, {})
+                begins = self._starts.beginnings([topic]).get(topic, {})
                 found = self._tables.newest(name, Until(topic, begins, ends, lsn))
                 if not found.lacks:
                     return found.seen

@@ -1,6 +1,5 @@
 """The library over changes that are made up: no Kafka."""
 
-from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -9,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.core.errors import ConfigError, SourceError
 from cdcd.mirror import api
 from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.platform.read_ends import ReadEnds
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.lakehouse import Lakehouse
@@ -80,11 +80,20 @@ def test_a_table_without_a_changelog_is_named(spark: SparkSession):
         api.scd2(spark, cast("Lakehouse", Remembers(FORM)), "public.docs")
 
 
+def test_a_reader_over_spark_connect_needs_no_broker(monkeypatch: pytest.MonkeyPatch):
+    # A login that librdkafka cannot have shows which client is made.
+    source = KafkaSource("b:1", {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"})
+    monkeypatch.setattr(api, "is_connect", lambda _: True)
+    assert isinstance(api._asking(cast("SparkSession", None), source), ReadEnds)
+    monkeypatch.setattr(api, "is_connect", lambda _: False)
+    with pytest.raises(ConfigError, match="GSSAPI"):
+        api._asking(cast("SparkSession", None), source)
+
+
 def test_a_table_that_is_not_described_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch):
     class Undescribed(Descriptions):
         def refresh(self) -> None: ...
 
-    monkeypatch.setattr(api, "Admin", lambda *_: nullcontext())
     monkeypatch.setattr(api, "Descriptions", Undescribed)
     with pytest.raises(SourceError, match=r"No description of public\.item is known in shop\.schemas"):
         api.stream_changes(spark, KafkaSource("nobody:1"), "shop", TABLE)

@@ -1,3 +1,6 @@
+import pytest
+
+from cdcd.core.errors import ConfigError
 from cdcd.mirror.kafka import TASK_RECORDS, KafkaSource, tasks
 
 
@@ -18,6 +21,37 @@ def test_secrets_are_not_shown():
     )
     assert "s3cret" not in shown
     assert "'acks': '1'" in shown
+
+
+SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="cdcd" password="s3cret";'
+LOGIN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": SCRAM}
+
+
+def test_the_login_of_spark_is_that_of_the_client_which_looks_at_topics():
+    assert KafkaSource("b:1", LOGIN, {"client.id": "job"}).librdkafka() == {
+        "bootstrap.servers": "b:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "cdcd",
+        "sasl.password": "s3cret",
+        "client.id": "job",
+    }
+
+
+def test_a_login_that_only_java_can_have_is_given_to_the_other_client_too():
+    kerberos = {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}
+    with pytest.raises(ConfigError, match="mechanism is GSSAPI") as refused:
+        KafkaSource("b:1", kerberos).librdkafka()
+    assert "KafkaSource" in refused.value.hint
+    own = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "GSSAPI", "sasl.kerberos.keytab": "/keytab"}
+    assert KafkaSource("b:1", kerberos, own).librdkafka() == {**own, "bootstrap.servers": "b:1"}
+
+
+def test_secrets_of_the_other_client_are_not_shown():
+    own = {"sasl.password": "s3cret", "ssl.key.pem": "s3cret", "client.id": "job"}
+    shown = repr(KafkaSource("b:1", {"ssl.keystore.key": "s3cret"}, own))
+    assert "s3cret" not in shown
+    assert "'client.id': 'job'" in shown
 
 
 def test_a_large_slice_of_few_partitions_is_read_by_several_tasks():

@@ -10,7 +10,6 @@ PRIVATE = re.compile(r"\b(?:_jvm|_jsc|_jdf|_jsparkSession|_gateway|py4j|JavaClas
 
 LEFT = {
     "platform/java.py",
-    "platform/kafka_admin.py",
     "session.py",
     "snapshot/reading.py",
     "targets/delta.py",

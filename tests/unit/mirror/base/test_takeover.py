@@ -1,6 +1,6 @@
 from cdcd.mirror.base.formats import FORMER, Version, former_version
 from cdcd.mirror.base.position import NO_VERSION, Carried, Kept, Node, Position, position_of
-from cdcd.mirror.base.takeover import begin, topic_id
+from cdcd.mirror.base.takeover import begin
 from cdcd.mirror.targets.state import Place, State
 
 NODES = {
@@ -38,7 +38,3 @@ def test_folds_begin_before_the_last_change_of_the_partition_that_is_behind():
 
 def test_folds_of_a_table_without_a_change_begin_at_the_start_of_the_log():
     assert begin(State(), "form") == Position(form="form", clean=False, is_former=True)
-
-
-def test_the_id_of_a_topic_is_the_same_as_that_of_the_logs_client():
-    assert topic_id("yYvfE-ssQR_pJhDPB3bpw") == "yYvfE+ssQR/pJhDPB3bpw"

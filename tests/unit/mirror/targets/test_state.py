@@ -1,3 +1,4 @@
+import string
 from datetime import UTC
 
 from hypothesis import given
@@ -10,8 +11,9 @@ lsns = st.integers(0, 2**63 - 1)
 places = st.builds(Place, lsns, st.integers(0, 10**9), st.integers(0, 1), st.integers(0, 2**62))
 by_partition = st.dictionaries(st.integers(0, 500), places, max_size=4)
 positions = st.none() | st.tuples(lsns, st.integers(0, 10**9))
+ids = st.text(string.ascii_letters + string.digits + "+/")
 origins = st.builds(
-    Origin, st.none() | st.text(), st.dictionaries(st.integers(0, 500), st.integers(0, 2**62), max_size=4)
+    Origin, st.none() | ids, st.dictionaries(st.integers(0, 500), st.integers(0, 2**62), max_size=4)
 )
 stamps = st.builds(Stamp, st.text(), st.integers(0, 10**9))
 times = st.none() | st.datetimes(timezones=st.just(UTC))
@@ -33,6 +35,11 @@ states = st.builds(
 @given(states)
 def test_a_state_is_read_as_it_was_written(state: State):
     assert State.from_json(state.to_json()) == state
+
+
+def test_the_id_of_a_topic_that_a_former_version_wrote_is_that_of_librdkafka():
+    written = State(origin=Origin("yYvfE-ssQR_pJhDPB3bpw")).to_json()
+    assert State.from_json(written).origin == Origin("yYvfE+ssQR/pJhDPB3bpw")
 
 
 @given(states, by_partition, positions)

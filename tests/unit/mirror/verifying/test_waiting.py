@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from cdcd.mirror.platform.kafka_admin import Admin
+from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.verifying import waiting
 from cdcd.mirror.verifying.waiting import (
@@ -32,7 +32,7 @@ def test_only_what_lies_after_a_place_and_is_still_there_may_be_lacking():
     assert unread_from(HAS, Until(TOPIC, {0: 12, 1: 0, 2: 0}, {0: 12, 1: 6, 2: 0}, 1)) == {1: 5}
 
 
-class FakeAdmin:
+class FakeStarts:
     """Each look, the committed ends are the next ones."""
 
     def __init__(self, *committed: int) -> None:
@@ -70,8 +70,8 @@ class FakeTables:
         raise NotImplementedError
 
 
-def waits(tables: FakeTables, admin: FakeAdmin, timeout_s: float = 60) -> Waiting:
-    return Waiting(tables, cast("Admin", admin), timeout_s)
+def waits(tables: FakeTables, starts: FakeStarts, timeout_s: float = 60) -> Waiting:
+    return Waiting(tables, cast("TopicStarts", starts), timeout_s)
 
 
 @pytest.fixture(autouse=True)
@@ -83,21 +83,21 @@ def test_a_version_counts_when_the_topic_is_seen_whole_and_the_version_has_it():
     # GIVEN a Kafka transaction that a partition does not show yet, and a version that lacks something
     tables = FakeTables(LACKS, Reached(lacks=False, seen=SEEN))
     # WHEN the partition shows it, THEN versions are asked for until one lacks nothing
-    found = waits(tables, FakeAdmin(7, 8, 10, 10)).reached("t", "public.t", TOPIC, 100)
+    found = waits(tables, FakeStarts(7, 8, 10, 10)).reached("t", "public.t", TOPIC, 100)
     assert found is SEEN
     assert tables.asked == [Until(TOPIC, {0: 0}, {0: 10}, 100)] * 2
 
 
 def test_a_mirror_that_does_not_get_there_is_named():
     with pytest.raises(NotDeliveredError, match="brought public") as caught:
-        waits(FakeTables(), FakeAdmin(*[7] * 1000), timeout_s=0).reached("t", "public.t", TOPIC, 100)
+        waits(FakeTables(), FakeStarts(*[7] * 1000), timeout_s=0).reached("t", "public.t", TOPIC, 100)
     assert caught.value.exit_code == 9
 
 
 def test_tables_share_the_time_and_each_is_asked_for_once_after_it():
     # GIVEN a first table that used up the time
     tables = FakeTables(LACKS, Reached(lacks=False))
-    each = waits(tables, FakeAdmin(10, 10), timeout_s=0)
+    each = waits(tables, FakeStarts(10, 10), timeout_s=0)
     with pytest.raises(NotDeliveredError):
         each.reached("t", "public.t", TOPIC, 100)
     # WHEN a second table has everything, THEN it is compared
@@ -107,4 +107,4 @@ def test_tables_share_the_time_and_each_is_asked_for_once_after_it():
 def test_a_stopped_table_is_not_waited_for():
     stop = Stop("public.t", datetime.now(UTC), waits=False, message="its key changed", hint="")
     with pytest.raises(StoppedTableError, match="its key changed"):
-        waits(FakeTables(stop=stop), FakeAdmin(10)).reached("t", "public.t", TOPIC, 100)
+        waits(FakeTables(stop=stop), FakeStarts(10)).reached("t", "public.t", TOPIC, 100)
