@@ -14,8 +14,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from cdcd.adapters.kafka import topic_facts
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.config.mirror import SourceConfig
+from cdcd.core.errors import SinkError
 from deploy.local import KafkaBroker
 from deploy.local.process import free_port
 from tests.integration.conftest import Database
@@ -239,7 +241,25 @@ def test_a_mirror_looks_at_topics_with_the_login_that_spark_has(guarded: Guarded
     servers = f"127.0.0.1:{guarded.ports[listener]}"
     kafka = SourceConfig.model_validate({"bootstrap_servers": servers, "properties": properties})
     # WHEN the client of the log asks, THEN the broker answers
-    assert TopicStarts(kafka.librdkafka()).ends([topic]) == {topic: {0: 0}}
+    starts = TopicStarts(kafka.librdkafka())
+    assert starts.ends([topic]) == {topic: {0: 0}}
+    # AND the broker answers each question, also about a topic that does not exist
+    assert starts.beginnings([topic, f"{name}.nowhere"]) == {topic: {0: 0}}
+    found = starts.look([topic, f"{name}.nowhere"])
+    assert starts.topic_ids([topic, f"{name}.nowhere"]) == {topic: found[topic].topic_id}
+    assert len(found[topic].topic_id) == 22
+
+
+def test_a_login_that_the_brokers_refuse_is_no_outage_of_them(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(topic_facts, "_TIMEOUT_S", 4.0)
+    properties = {**guarded.scram(), "sasl.password": "wr0ng"}
+    starts = TopicStarts({**properties, "bootstrap.servers": f"127.0.0.1:{guarded.ports['CLIENT']}"})
+    for _ in range(2):
+        with pytest.raises(SinkError, match="refuses the login") as refused:
+            starts.ends(["t"])
+        assert "wr0ng" not in refused.value.message + refused.value.hint
 
 
 @pytest.mark.long
