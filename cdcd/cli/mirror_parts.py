@@ -162,8 +162,8 @@ def load_folded(
     """Return the function that reads one table from the database into its folded table."""
     from cdcd.mirror.base.load import Loading, load  # noqa: PLC0415  loads pyspark
     from cdcd.mirror.base.part import Place  # noqa: PLC0415
-    from cdcd.mirror.base.plan import exists  # noqa: PLC0415
     from cdcd.mirror.log.positions import note_read  # noqa: PLC0415
+    from cdcd.mirror.platform.tables import exists  # noqa: PLC0415
     from cdcd.mirror.targets.target import Kind  # noqa: PLC0415
 
     target, format_, log = target_of(config), base_format(config), log_place(config)

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from cdcd.adapters.kafka.topic_facts import TopicStarts
 from cdcd.core.errors import ConfigError
 from cdcd.core.table_names import split_table
+from cdcd.mirror.base.given import Applied, Applying, Given, form_of
 from cdcd.mirror.kafka import EARLIEST, KafkaSource, LooksUpEnds, Offsets
 from cdcd.mirror.platform.read_ends import ReadEnds
 from cdcd.mirror.records.descriptions import Descriptions, Form
@@ -28,8 +29,7 @@ from cdcd.mirror.records.table_changes import Changes, batch_changes, brought
 from cdcd.mirror.session import check_classic, check_time_zone, is_connect
 from cdcd.mirror.targets import dimension
 from cdcd.mirror.targets.pinned import CONTROL
-from cdcd.mirror.targets.target import Applied, Kind, Target, kind_of
-from cdcd.mirror.targets.upgrading import upgrade
+from cdcd.mirror.targets.target import Kind, Target, kind_of
 
 NEW_FORM: Final = "has changes in a form that was not described when this query began"
 """What the error says by which a query of `stream_changes` ends when its table was altered (`has_new_form`)."""
@@ -203,20 +203,17 @@ def apply_changes(
     Args:
         changes: in the form `schema`, as `read_changes` gives them; read more than once.
         kind: MIRROR or CHANGELOG; None: a mirror if the table has a key.
+        batch_id: a number for people. The commit has it.
 
     Raises:
         IncompatibleSchemaError: the target cannot take the form `schema`.
-        ConfigError: the session is one of Spark Connect.
+        PositionError: the table was rolled back since this process brought changes in, or it is not known which changes
+            it has.
+        OvertakenError: others committed to the table at the same time, several times.
+        SinkError: something else has made the table.
     """
-    spark = changes.sparkSession
-    check_classic(spark, "apply_changes")
-    kind = kind or kind_of(schema)
-    name = target.name_of(schema, kind)
-    place = sf.struct(sf.col("commit_lsn").alias("lsn"), sf.coalesce("event_no", sf.lit(0)).alias("event"))
-    last = changes.agg(sf.max(place).alias("last")).collect()[0]["last"]
-    at = (0, 0) if last is None else (int(last["lsn"]), int(last["event"]))
-    has = target.prepare(spark, name, schema, kind, at)
-    return target.apply(name, upgrade(changes, schema, has), batch_id=batch_id)
+    given = Given(changes, schema, batch_id=batch_id)
+    return Applying(changes.sparkSession, target).apply(given, kind or kind_of(schema))
 
 
 def consistent_points(spark: SparkSession, target: Target) -> DataFrame:
@@ -257,7 +254,7 @@ def create_scd2_view(spark: SparkSession, target: Target, table: str, view: str)
 def _scd2(spark: SparkSession, target: Target, table: str) -> str:
     namespace, name = split_table(table)
     log = target.name_of(TableSchema("", namespace, name, "", ("",), ()), Kind.CHANGELOG)
-    schema = target.schema(spark, log)
+    schema = form_of(spark, target, log)
     if schema is None or not schema.key:
         raise ConfigError(
             f"There is no changelog of {table} as {log}.",

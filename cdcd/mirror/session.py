@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError
 from cdcd.mirror.jars import AVRO, DELTA, ICEBERG, KAFKA, jars
-from cdcd.mirror.platform.java import java
 
 _EXTENSIONS: Final = {
     ICEBERG: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -124,13 +123,12 @@ def activate(spark: SparkSession) -> None:
     In a thread without an active session, Iceberg takes Spark's first session, and Delta's catalog finds no table that
     is a folder.
     """
-    java(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(spark._jsparkSession)
+    # PySpark makes the session of a new DataFrame the active one, and has no other public way.
+    spark.createDataFrame([], "id int")
 
 
-def check_classic(
-    spark: SparkSession, what: str, why: str = "it calls Java, which is on the server there"
-) -> None:
-    """Check that the session is a classic one, in which Java can be called.
+def check_classic(spark: SparkSession, what: str, why: str) -> None:
+    """Check that the session is a classic one, whose driver is this process.
 
     Args:
         what: needs a classic session, for people.
@@ -143,7 +141,7 @@ def check_classic(
         raise ConfigError(
             f"{what} does not work in a session of Spark Connect: {why}.",
             hint="Run the job with a classic session: by spark-submit, or with cdcd.spark.session.session. Over Spark"
-            " Connect, read_changes and SQL on the mirror's tables work.",
+            " Connect, read_changes, apply_changes and SQL on the mirror's tables work.",
         )
 
 
@@ -198,7 +196,7 @@ def session(
     """
     if REMOTE in os.environ:
         raise ConfigError(
-            f"{REMOTE} is set and asks for a session of Spark Connect. {name} calls Java and needs a classic one.",
+            f"{REMOTE} is set and asks for a session of Spark Connect. {name} makes a classic session of its own.",
             hint=f"Unset {REMOTE}. To run on a cluster, use spark-submit.",
         )
     formats = tuple(formats)
@@ -222,7 +220,7 @@ def session(
     for key, value in joined.items():
         builder = builder.config(key, value)
     made = builder.getOrCreate()
-    check_classic(made, name)
+    check_classic(made, name, "it makes a session of its own")
     return made
 
 

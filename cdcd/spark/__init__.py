@@ -4,15 +4,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cdcd.mirror.base.given import load_snapshot as load_snapshot
     from cdcd.mirror.snapshot.reading import SnapshotSource as SnapshotSource
-    from cdcd.mirror.snapshot.reading import load_snapshot as load_snapshot
     from cdcd.mirror.snapshot.reading import open_snapshot as open_snapshot
     from cdcd.mirror.snapshot.reading import read_snapshot as read_snapshot
 
-_SNAPSHOT = ("SnapshotSource", "load_snapshot", "open_snapshot", "read_snapshot")
+_READING = "cdcd.mirror.snapshot.reading"
+_MODULES = {
+    "SnapshotSource": _READING,
+    "load_snapshot": "cdcd.mirror.base.given",
+    "open_snapshot": _READING,
+    "read_snapshot": _READING,
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _SNAPSHOT:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("cdcd.mirror.snapshot.reading"), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -10,6 +10,7 @@ from cdcd.mirror.api import (
     scd2,
     stream_changes,
 )
+from cdcd.mirror.base.given import reached
 from cdcd.mirror.base.reading import LogTables
 from cdcd.mirror.records.table_changes import Changes
 
@@ -21,6 +22,7 @@ __all__ = [
     "create_scd2_view",
     "follow_changes",
     "has_new_form",
+    "reached",
     "read_changes",
     "scd2",
     "stream_changes",

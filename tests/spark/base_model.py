@@ -25,11 +25,17 @@ from tests.spark.source_model import Source
 TOPIC = "shop.public.docs"
 
 
-def form_of(fingerprint: str, *columns: tuple[str, int, str], oid: int = 16384, **more: Any) -> Form:
-    """The form of a table `docs` with the key `id`. A column is (name, attnum, form)."""
+def form_of(
+    fingerprint: str,
+    *columns: tuple[str, int, str],
+    oid: int = 16384,
+    key: Sequence[str] = ("id",),
+    **more: Any,
+) -> Form:
+    """The form of a table `docs`. A column is (name, attnum, form)."""
     oids = {"int64": 20, "int32": 23, "text": 25}
     described = {
-        "schema": "public", "table": "docs", "topic": TOPIC, "oid": oid, "key": ["id"], "last_id": 9, "rewritten": 0,
+        "schema": "public", "table": "docs", "topic": TOPIC, "oid": oid, "key": list(key), "last_id": 9, "rewritten": 0,
         "fingerprint": fingerprint,
         "columns": [
             {"name": name, "id": number, "type": form, "type_oid": oids[form], "modifier": -1, "form": form,

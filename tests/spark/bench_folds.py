@@ -213,7 +213,7 @@ class _Said:
                 self.folds += int(line.split()[1])
             elif line.startswith("  public."):
                 self.folds += 1
-            elif line.startswith("  ") and "log`" in line:
+            elif line.startswith("log: "):
                 self.appends += 1
             elif "STOPPED" in line or "failed" in line:
                 print(line, flush=True)

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from cdcd.mirror.jars import DELTA, ICEBERG
-from cdcd.mirror.targets import delta
 from cdcd.mirror.targets.delta import DeltaTarget
 from cdcd.mirror.targets.iceberg import IcebergTarget
-from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.target import Target
 from tests.spark.stage import Stage
 
-MakeTarget = Callable[[], Lakehouse]
+MakeTarget = Callable[[], Target]
 """Makes a target over the same tables each time: another process's view of them."""
 
 
@@ -35,16 +34,7 @@ def table_format(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def all_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every table that has rows counts as large beside each batch. So a MERGE changes the table, and marks rows in
-    Delta.
-    """
-    monkeypatch.setattr(delta, "_REWRITTEN_BYTES", 0)
-    monkeypatch.setattr(delta, "_REWRITTEN_BYTES_A_KEY", 0)
-
-
-@pytest.fixture
-def target(make_target: MakeTarget) -> Lakehouse:
+def target(make_target: MakeTarget) -> Target:
     return make_target()
 
 

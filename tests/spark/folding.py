@@ -20,8 +20,7 @@ from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.delta import DeltaTarget
 from cdcd.mirror.targets.iceberg import IcebergTarget
-from cdcd.mirror.targets.lakehouse import Lakehouse
-from cdcd.mirror.targets.target import Kind
+from cdcd.mirror.targets.target import Kind, Target
 from cdcd.mirror.watching.progress import Fact
 from deploy.demo.mirrored import compare
 from tests.spark.stage import Source
@@ -34,7 +33,7 @@ class Folds:
         self.facts: list[Fact] = []
         self._first, self._source, self._format = spark, source, table_format
         self.folder = folder / table_format
-        self.target: Lakehouse = (
+        self.target: Target = (
             IcebergTarget("lake", source.name) if table_format == ICEBERG else DeltaTarget(str(self.folder))
         )
         self.read_again: ReadAgain | None = None

@@ -1,17 +1,22 @@
 """Tables as a version without a log left them: each commit has the state (`cdcd.state`), and there is no log."""
 
+import json
+from dataclasses import replace
+
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
-from cdcd.mirror.api import read_changes, stream_changes
+from cdcd.mirror.api import apply_changes, read_changes, stream_changes
+from cdcd.mirror.base.formats import MADE_BY, PLACE_COLUMNS, TOPIC_ID
+from cdcd.mirror.base.given import reached
+from cdcd.mirror.jars import DELTA
 from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.platform.tables import having, properties, set_properties
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.records.table_changes import Changes
-from cdcd.mirror.targets.lakehouse import Lakehouse
-from cdcd.mirror.targets.state import Origin, Reach
-from cdcd.mirror.targets.target import Kind, kind_of
-from cdcd.mirror.targets.upgrading import upgrade
+from cdcd.mirror.targets.making import KIND, SCHEMA
+from cdcd.mirror.targets.state import PROPERTY, Place, State
+from cdcd.mirror.targets.target import Kind, Target, kind_of
 from tests.spark.stage import Source
 
 
@@ -21,7 +26,7 @@ class FormerTables:
     All records of one call that are new to a table must be in forms that the newest one can be made of.
     """
 
-    def __init__(self, spark: SparkSession, source: Source, target: Lakehouse) -> None:
+    def __init__(self, spark: SparkSession, source: Source, target: Target) -> None:
         self._spark, self._source, self._target = spark, source, target
         self._kafka = KafkaSource(source.servers)
 
@@ -40,25 +45,46 @@ class FormerTables:
     def _apply(self, table: str, kind: Kind) -> None:
         spark, target, topic = self._spark, self._target, f"{self._source.name}.public.{table}"
         name = target.name_of(self._schema(table), kind)
-        found_topic = TopicStarts(self._kafka.librdkafka()).look([topic])[topic]
-        state = target.reached(spark, name)
-        start = {**found_topic.first, **{part: each.offset + 1 for part, each in state.partitions.items()}}
-        found = self._changes(table, start)
+        kafka = TopicStarts({"bootstrap.servers": self._source.servers})
+        topic_id, first = kafka.topic_ids([topic])[topic], kafka.beginnings([topic])[topic]
+        state = reached(spark, target, name)
+        start = {**first, **{part: each.offset + 1 for part, each in state.partitions.items()}}
+        source = f"public.{table}"
+        found = read_changes(spark, self._kafka, self._source.name, source, start=start)
         assert found.rejected.isEmpty()
-        last = found.changes.agg(sf.max("commit_lsn"), sf.max("event_no")).collect()[0]
-        has = target.prepare(spark, name, found.schema, kind, (last[0] or 0, last[1] or 0))
-        origin, reach = Origin(_java(found_topic.topic_id), found_topic.first), Reach(found.end)
-        target.apply(name, upgrade(found.changes, found.schema, has), origin=origin, reach=reach)
+        target.brought.clear()
+        apply_changes(target, found.changes, found.schema, kind=kind)
+        # As Kafka's Java client writes the id.
+        java_id = topic_id.replace("+", "-").replace("/", "_")
+        state = reached(spark, target, name)
+        # A mirror knew how far it had read each partition, and that the batch was complete up to its last change.
+        last = max(at[:2] for at in state.partitions.values())
+        read = {part: Place(*last, 1, end - 1) for part, end in found.end.items() if end}
+        self._make_former(name, found.schema, kind, replace(state, partitions=read, topic_id=java_id))
+
+    def _make_former(self, name: str, schema: TableSchema, kind: Kind, state: State) -> None:
+        """Let the table say of itself what a mirror without a log said."""
+        spark = self._spark
+        for column in spark.table(name).schema:
+            if column.name in PLACE_COLUMNS:
+                spark.sql(f"ALTER TABLE {name} DROP COLUMN {column.name}")
+            elif column.metadata.get("comment"):
+                spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(column.name)} COMMENT ''")
+        begins = ("cdcd.form.", "cdcd.position", TOPIC_ID, MADE_BY)
+        ours = [key for key in properties(spark, name) if key.startswith(begins)]
+        if ours:
+            gone = ", ".join(f"'{key}'" for key in ours)
+            spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ({gone})")
+        said = {SCHEMA: schema.to_json(), KIND: kind.value, "cdcd.schema-at": "[0, 0]"}
+        if self._target.format == DELTA:
+            metadata = json.dumps({PROPERTY: state.to_json()})
+            with having(spark, {"spark.databricks.delta.commitInfo.userMetadata": metadata}):
+                set_properties(spark, name, said)
+            return
+        set_properties(spark, name, said)
+        with having(spark, {f"spark.sql.iceberg.snapshot-property.{PROPERTY}": state.to_json()}):
+            spark.sql(f"INSERT INTO {name} SELECT * FROM {name} WHERE false")
 
     def _schema(self, table: str) -> TableSchema:
         """The form of the table that was described last."""
         return stream_changes(self._spark, self._kafka, self._source.name, f"public.{table}")[0]
-
-    def _changes(self, table: str, start: dict[int, int]) -> Changes:
-        name = f"public.{table}"
-        return read_changes(self._spark, self._kafka, self._source.name, name, start=start or None)
-
-
-def _java(topic_id: str) -> str:
-    """The id of a topic as the Java client writes it, and so did a former version."""
-    return topic_id.replace("+", "-").replace("/", "_")

@@ -4,6 +4,7 @@
     python -m tests.spark.over_connect read SERVER KAFKA PREFIX TABLE
     python -m tests.spark.over_connect stream SERVER KAFKA PREFIX TABLE
     python -m tests.spark.over_connect fold SERVER KAFKA PREFIX TABLE FOLDER
+    python -m tests.spark.over_connect apply SERVER KAFKA PREFIX TABLE
     python -m tests.spark.over_connect refused SERVER KAFKA
 
 The server prints its address, and ends with its standard input. A client prints one object as JSON.
@@ -23,6 +24,7 @@ from pyspark.sql import functions as sf
 from cdcd.core.errors import ConfigError
 from cdcd.mirror.api import apply_changes, follow_changes, read_changes, stream_changes
 from cdcd.mirror.base.formats import IcebergBase
+from cdcd.mirror.base.given import reached
 from cdcd.mirror.base.job import BaseJob
 from cdcd.mirror.base.reading import LogTables
 from cdcd.mirror.base.topic_folds import Lake
@@ -32,6 +34,7 @@ from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.session import catalog_conf, session
 from cdcd.mirror.settings import MirrorSettings
+from cdcd.mirror.snapshot.reading import SnapshotSource, open_snapshot
 from cdcd.mirror.targets.iceberg import IcebergTarget
 from cdcd.mirror.targets.target import Kind
 
@@ -111,17 +114,26 @@ def fold(server: str, servers: str, prefix: str, table: str, folder: str) -> dic
     }
 
 
+def apply(server: str, servers: str, prefix: str, table: str) -> dict[str, Any]:
+    """Bring the changes of a table into a table of a job's own, twice."""
+    spark = SparkSession.builder.remote(server).getOrCreate()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    got, target = read_changes(spark, KafkaSource(servers), prefix, table), IcebergTarget("lake", "applied")
+    new = [apply_changes(target, got.changes, got.schema, batch_id=number).changes for number in (1, 2)]
+    name = target.name_of(got.schema, Kind.MIRROR)
+    names = [column.name for column in got.schema.columns]
+    assert reached(spark, target, name).commit_lsn > 0
+    return {"new": new, "rows": rows(target.read(spark, name).select(names))}
+
+
 def refused(server: str, servers: str) -> list[str]:
     """What says that it does not work in such a session."""
     spark = SparkSession.builder.remote(server).getOrCreate()
-    target, source = IcebergTarget("lake"), KafkaSource(servers)
-    schema: Any = None
+    source = KafkaSource(servers)
     said = []
     attempts: list[Callable[[], object]] = [
         lambda: follow_changes(spark, source, "shop", "public.orders", lambda *_: None),
-        lambda: apply_changes(target, spark.range(1), schema),
-        lambda: target.reached(spark, "`lake`.`public`.`orders`"),
-        lambda: target.read(spark, "`lake`.`public`.`orders`", 7),
+        lambda: open_snapshot(spark, SnapshotSource("", "", "", "shop"), ["public.orders"]).__enter__(),
     ]
     for attempt in attempts:
         try:
@@ -138,6 +150,7 @@ if __name__ == "__main__":
         "read": read,
         "stream": stream,
         "fold": fold,
+        "apply": apply,
         "refused": refused,
     }
     found = programs[what](*given)

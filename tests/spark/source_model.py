@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema
-from cdcd.mirror.targets.state import At, Place, Reach
+from cdcd.mirror.targets.state import At, Place
 
 Row = dict[str, Any]
 
@@ -241,11 +241,10 @@ class Source:
         self.random.shuffle(records)
         return records
 
-    def reach(self, ends: list[int]) -> Reach:
-        """Which part of the topic a batch is that goes so far in each partition."""
+    def reach(self, ends: list[int]) -> At | None:
+        """The place up to which a batch has all changes that goes so far in each partition. None: it has all."""
         nexts = [records[end] for records, end in zip(self.log, ends, strict=True) if end < len(records)]
-        bound = min([_before(record) for record in nexts], default=None)
-        return Reach({partition: 2 * end for partition, end in enumerate(ends)}, bound)
+        return min([_before(record) for record in nexts], default=None)
 
     def marked(self) -> set[tuple[Any, ...]]:
         """All rows, and whether they are deleted."""

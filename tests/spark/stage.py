@@ -18,7 +18,7 @@ from cdcd.mirror.jars import ICEBERG
 from cdcd.mirror.session import catalog_conf
 from cdcd.mirror.targets.delta import DeltaTarget
 from cdcd.mirror.targets.iceberg import IcebergTarget
-from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.target import Target
 from deploy.demo.mirrored import MirrorProcess
 from deploy.demo.topics import Raw, Reader
 from deploy.local import KafkaBroker, PostgresServer
@@ -216,7 +216,7 @@ class Source:
         return len(records)
 
 
-def target_for(spark: SparkSession, mirror: MirrorProcess, catalog: str) -> Lakehouse:
+def target_for(spark: SparkSession, mirror: MirrorProcess, catalog: str) -> Target:
     """The tables of a mirror as another Spark sees them, under a catalog's name of its own."""
     if mirror.format != ICEBERG:
         return DeltaTarget(mirror.location)

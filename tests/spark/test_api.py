@@ -23,8 +23,7 @@ from cdcd.mirror.api import (
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.records.table_changes import Changes
-from cdcd.mirror.targets.lakehouse import Lakehouse
-from cdcd.mirror.targets.target import Kind
+from cdcd.mirror.targets.target import Kind, Target
 from tests.spark.stage import Source, Stage
 
 TABLE = (
@@ -142,7 +141,7 @@ def test_changes_are_rows_with_types_places_and_what_was_not_sent(
 
 
 def test_a_stream_of_changes_goes_into_a_table_in_a_job_of_ones_own(
-    source: Source, spark: SparkSession, target: Lakehouse, tmp_path: Path
+    source: Source, spark: SparkSession, target: Target, tmp_path: Path
 ) -> None:
     kafka = KafkaSource(source.servers)
     # GIVEN changes in two forms of the table
@@ -208,7 +207,7 @@ def alter_and_change(source: Source, number: int) -> None:
 
 
 def test_a_stream_that_is_followed_goes_on_while_its_table_is_altered(
-    source: Source, spark: SparkSession, target: Lakehouse, tmp_path: Path
+    source: Source, spark: SparkSession, target: Target, tmp_path: Path
 ) -> None:
     # GIVEN a job of one's own that applies each batch, and has it handed over
     batches: list[tuple[int, set[str], list[int]]] = []

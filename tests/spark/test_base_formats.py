@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.mirror.base.plan import exists
 from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.platform.tables import exists
 from tests.altered_tables import DEFAULTS, SETUP
 from tests.schema_registry import SchemaRegistry
 from tests.spark.folding import Folds

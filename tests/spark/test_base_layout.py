@@ -1,5 +1,7 @@
 """Folds into tables with partitions and buckets, of the configuration and of an owner."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.targets.buckets import BUCKET
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.targets.layout import Deletes, Layout
 from cdcd.mirror.targets.partitions import Field
 from tests.spark.base_model import DOCS, Lake, as_row, expected, form_of
@@ -88,3 +92,44 @@ def test_a_fold_reads_only_the_buckets_of_its_keys_and_those_of_an_owner_too(lak
     assert lake.rows() == expected(source, source.lsn)
     named = "system.bucket(16, t.`id`) IN (" if lake.table_format == ICEBERG else "_cdcd_partition_1 IN ("
     assert named in seen[-1]
+
+
+MOODS = Layout(buckets=4, fields=(Field("mood"),))
+
+
+def test_labels_of_a_key_and_of_a_field_move_rows_to_their_buckets_and_partitions(lake: Lake) -> None:
+    def form(schema_id: str, *labels: str) -> Form:
+        made = form_of(schema_id, ("mood", 1, "text"), ("n", 2, "int32"), key=("mood",))
+        mood = replace(made.schema.columns[0], labels=tuple(enumerate(labels, 1)))
+        return replace(made, schema=replace(made.schema, columns=(mood, made.schema.columns[1])))
+
+    def upserted(lsn: int, schema_id: str, *rows: tuple[str, int]) -> None:
+        common = {"commit_lsn": lsn, "partition": 0, "schema_id": schema_id, "before": None, "op": "c"}
+        lake.append(
+            [
+                as_row(
+                    {**common, "event_no": number, "offset": lsn + number, "after": row, "key": row[:1]},
+                    ("mood", "n"),
+                )
+                | {"key": bytearray(json.dumps({"mood": row[0]}).encode())}
+                for number, row in enumerate(rows, 1)
+            ]
+        )
+        lake.fold(lsn, layout=MOODS)
+
+    def rows() -> list[tuple[str, int]]:
+        return sorted(map(tuple, lake.spark.table(lake.table).select("mood", "n").collect()))
+
+    # GIVEN a table whose key is an enum, by which it is laid out
+    lake.forms |= {"old": form("old", "sad", "ok", "glad"), "new": form("new", "blue", "fine", "glad")}
+    upserted(10, "old", ("sad", 1), ("ok", 2), ("glad", 3))
+    # WHEN labels get other names, and changes come under these
+    upserted(20, "new", ("blue", 10), ("fine", 20))
+    # THEN they change the rows that were there
+    assert rows() == [("blue", 10), ("fine", 20), ("glad", 3)]
+    # WHEN a row has a word that no description knows, THEN the table stops by name
+    lake.forms["third"] = form("third", "low", "fine", "glad")
+    lake.spark.sql(f"UPDATE {lake.table} SET mood = 'lost' WHERE mood = 'glad'")
+    with pytest.raises(IncompatibleSchemaError, match="'lost' that is no label"):
+        upserted(30, "third", ("low", 100))
+    assert rows() == [("blue", 10), ("fine", 20), ("lost", 3)]

@@ -8,8 +8,9 @@ from pyspark.sql import SparkSession
 
 from cdcd.cli.mirror_parts import target_of
 from cdcd.config.mirror import load_mirror
-from cdcd.mirror.targets.layout import Layout
-from cdcd.mirror.targets.table_format import having
+from cdcd.mirror.api import apply_changes
+from cdcd.mirror.base.given import reached
+from cdcd.mirror.platform.tables import having
 from cdcd.mirror.targets.target import Kind
 from tests.spark.source_model import FORM, change, frame
 from tests.spark.stage import Stage
@@ -40,14 +41,14 @@ def test_a_mirror_in_a_hive_metastore(spark: SparkSession, tmp_path: Path):
     with having(spark, {key: str(value) for key, value in given.items()}):
         # WHEN a table is made, merged into and looked for
         name = target.name_of(FORM, Kind.MIRROR)
-        target.prepare(spark, name, FORM, Kind.MIRROR, (1, 1), Layout(4))
-        target.apply(name, frame(spark, [change("c", 10, 1), change("c", 11, 2)]))
-        target.apply(name, frame(spark, [change("d", 12, 1)]))
+        apply_changes(target, frame(spark, [change("c", 10, 1), change("c", 11, 2)]), FORM)
+        apply_changes(target, frame(spark, [change("d", 12, 1)]), FORM)
         # THEN another process finds it by the catalog alone
         other = target_of(config.model_copy(update={"target": place}))
         (found,) = other.list_tables(spark)
         assert [row.id for row in other.read(spark, found).collect()] == [2]
-        assert other.reached(spark, found).commit_lsn == 12
+        assert found == name
+        assert reached(spark, other, found).commit_lsn == 12
 
 
 def test_a_mirror_in_a_jdbc_catalog(stage: Stage, tmp_path: Path):

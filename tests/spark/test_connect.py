@@ -97,9 +97,16 @@ def test_changes_are_the_same_over_spark_connect_and_what_does_not_work_there_sa
     # AND a stream of them brings the same
     arguments = source.servers, source.name, "public.every"
     assert client(environment, "stream", server, *arguments) == streamed(spark, *arguments)
-    # AND what calls Java says what to do
+    # AND they can be brought into a table, each once
+    applied = client(environment, "apply", server, *arguments)
+    assert applied["new"] == [len(here["changes"]), 0]
+    with source.connect() as connection:
+        want = connection.execute("SELECT id, points FROM every ORDER BY id").fetchall()
+    found = [json.loads(row) for row in applied["rows"]]
+    assert sorted((row["id"], row["points"]) for row in found) == want
+    # AND what a client cannot do says what to do
     said = client(environment, "refused", server, source.servers)
-    assert len(said) == 4
+    assert len(said) == 2
     assert all("does not work in a session of Spark Connect" in each for each in said)
     assert all("spark-submit" in each for each in said)
 

@@ -89,9 +89,8 @@ def test_a_mirror_equals_its_source_through_changes_of_tables_kills_repeats_and_
 
 def log_name(target: object) -> str:
     from cdcd.mirror.records.schema import TableSchema
-    from cdcd.mirror.targets.lakehouse import Lakehouse
-    from cdcd.mirror.targets.target import Kind
+    from cdcd.mirror.targets.target import Kind, Target
 
-    assert isinstance(target, Lakehouse)
+    assert isinstance(target, Target)
     name: str = target.name_of(TableSchema("", "public", "log", "", (), ()), Kind.CHANGELOG)
     return name

@@ -13,15 +13,15 @@ import yaml
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError
-from cdcd.mirror.base.formats import base_of
+from cdcd.mirror.base.formats import MADE_BY, base_of
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log.table import LogPlace
+from cdcd.mirror.platform.tables import properties
 from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.delta import DeltaTarget
 from cdcd.mirror.targets.iceberg import IcebergTarget
-from cdcd.mirror.targets.quarantine import QUARANTINE
-from cdcd.mirror.targets.target import Target
+from cdcd.mirror.targets.target import QUARANTINE, Target
 from cdcd.mirror.watching.log_status import look_at_log, read_quarantine
 from cdcd.mirror.watching.progress import TableResumed
 from cdcd.telemetry.mirror_status import FOUND
@@ -185,6 +185,6 @@ def test_a_table_of_another_format_in_the_same_catalog_is_passed_over(spark: Spa
         target = IcebergTarget("spark_catalog", "default")
         names = list(target.list_tables(spark))
         assert names == ["`spark_catalog`.`default`.`other`"]
-        assert target.inspect(spark, names[0]) is None
+        assert MADE_BY not in properties(spark, names[0])
     finally:
         spark.sql("DROP TABLE spark_catalog.default.other")

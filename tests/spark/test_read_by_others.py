@@ -11,16 +11,16 @@ from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, VariantType
 
+from cdcd.mirror.api import apply_changes
 from cdcd.mirror.jars import DELTA, ICEBERG
 from cdcd.mirror.records.schema import ColumnSchema
 from cdcd.mirror.targets.delta import DeltaTarget
 from cdcd.mirror.targets.iceberg import IcebergTarget
-from cdcd.mirror.targets.lakehouse import Lakehouse
-from cdcd.mirror.targets.target import Kind
+from cdcd.mirror.targets.target import Kind, Target
 from tests.spark.jobs import Job
 from tests.spark.source_model import frame
 from tests.spark.stage import Source, Stage
-from tests.spark.test_target_tables import FORM, change, start
+from tests.spark.test_given import FORM, change
 
 COLUMNS = (
     "id", "small", "price", "ratio", "sure", "day", "at", "local_at", "note", "raw", "words", "place"
@@ -128,7 +128,7 @@ def rows(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(params=[ICEBERG, DELTA])
-def place(request: pytest.FixtureRequest, warehouse: Path, unique: str) -> tuple[Lakehouse, Path]:
+def place(request: pytest.FixtureRequest, warehouse: Path, unique: str) -> tuple[Target, Path]:
     """A target, and the folder of its table `public.items`."""
     folder = warehouse / request.param / unique
     if request.param == ICEBERG:
@@ -137,24 +137,23 @@ def place(request: pytest.FixtureRequest, warehouse: Path, unique: str) -> tuple
 
 
 def test_another_reader_follows_changed_columns_but_delta_rs_no_column_that_grew(
-    spark: SparkSession, place: tuple[Lakehouse, Path]
+    spark: SparkSession, place: tuple[Target, Path]
 ) -> None:
     target, folder = place
     read = READERS[target.format]
-    name = start(spark, target)
-    target.apply(name, frame(spark, [change("c", 10, (1, 1, "a")), change("c", 11, (2, 2, "b"))], FORM))
+    apply_changes(
+        target, frame(spark, [change("c", 10, (1, 1, "a")), change("c", 11, (2, 2, "b"))], FORM), FORM
+    )
     # WHEN columns are renamed, dropped and added
     id_, n, _ = FORM.columns
     more = ColumnSchema("more", 4, "text", 25, -1, StringType())
     form = replace(FORM, schema_id="form-2", columns=(id_, replace(n, name="m"), more))
-    target.prepare(spark, name, form, Kind.MIRROR, (20, 1))
-    target.apply(name, frame(spark, [change("u", 20, (1, 10, "new"), schema_id="form-2")], form))
+    apply_changes(target, frame(spark, [change("u", 20, (1, 10, "new"), schema_id="form-2")], form), form)
     # THEN the other reader has them
     assert rows(read(folder)) == [(1, 10, "new"), (2, 2, None)]
     # WHEN a column grows
     form = replace(form, schema_id="form-3", columns=(id_, replace(n, name="m", spark=LongType()), more))
-    target.prepare(spark, name, form, Kind.MIRROR, (30, 1))
-    target.apply(name, frame(spark, [change("u", 30, (2, 2**40, "big"), schema_id="form-3")], form))
+    apply_changes(target, frame(spark, [change("u", 30, (2, 2**40, "big"), schema_id="form-3")], form), form)
     # THEN PyIceberg has that too, and delta-rs refuses the table
     if target.format == ICEBERG:
         assert rows(read(folder)) == [(1, 10, "new"), (2, 2**40, "big")]
@@ -164,11 +163,14 @@ def test_another_reader_follows_changed_columns_but_delta_rs_no_column_that_grew
 
 
 def test_delta_rs_reads_variants_and_pyiceberg_refuses_a_table_that_has_them(
-    spark: SparkSession, place: tuple[Lakehouse, Path]
+    spark: SparkSession, place: tuple[Target, Path]
 ) -> None:
     target, folder = place
     doc = ColumnSchema("doc", 4, "jsonb", 3802, -1, VariantType())
-    name = start(spark, target, replace(FORM, columns=(*FORM.columns, doc)))
+    form = replace(FORM, columns=(*FORM.columns, doc))
+    name = target.name_of(form, Kind.MIRROR)
+    apply_changes(target, frame(spark, [change("c", 10, (1, 1, "a", None))], form), form)
+    spark.sql(f"DELETE FROM {name}")
     spark.sql(f"""INSERT INTO {name} SELECT 1, 2, 'a', parse_json('{{"b": 3}}'), 0, 0, NULL""")
     if target.format == ICEBERG:
         with pytest.raises(Exception, match="Unsupported field type: 'variant'"):
@@ -182,9 +184,10 @@ def test_delta_rs_leaves_deleted_rows_out_by_its_query_engine_and_refuses_other_
 ) -> None:
     deltalake: Any = pytest.importorskip("deltalake")
     target = DeltaTarget(str(warehouse / "delta" / unique))
-    name = start(spark, target)
-    target.apply(name, frame(spark, [change("c", 10, (1, 1, "a")), change("c", 11, (2, 2, "b"))], FORM))
-    target.apply(name, frame(spark, [change("d", 20, (1, 1, "a"))], FORM))
+    apply_changes(
+        target, frame(spark, [change("c", 10, (1, 1, "a")), change("c", 11, (2, 2, "b"))], FORM), FORM
+    )
+    apply_changes(target, frame(spark, [change("d", 20, (1, 1, "a"))], FORM), FORM)
     folder = warehouse / "delta" / unique / "public" / "items"
     assert rows(by_delta_rs(folder)) == [(2, 2, "b")]
     # Rather than to give wrong rows

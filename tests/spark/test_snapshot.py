@@ -16,9 +16,10 @@ from pyspark.sql.types import DecimalType, StringType
 from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.adapters.postgres.readers import Access, Readers
 from cdcd.core.errors import PositionError, SourceError, TransientError
+from cdcd.mirror.base.given import reached
 from cdcd.mirror.kafka import KafkaSource
-from cdcd.mirror.targets.lakehouse import Lakehouse
-from cdcd.mirror.targets.target import Kind
+from cdcd.mirror.platform.tables import exists
+from cdcd.mirror.targets.target import Kind, Target
 from cdcd.spark import SnapshotSource, load_snapshot, open_snapshot, read_snapshot
 from deploy.demo.mirrored import compare
 from tests.spark.stage import Source, Stage, change, target_for
@@ -105,7 +106,7 @@ def test_a_table_that_spark_reads_under_writes_goes_on_from_its_lsn_and_equals_t
     target = target_for(spark, mirror, f"c_{source.name}")
     verdicts = compare(source.dsn, spark, target, MIRRORED)
     assert [str(verdict) for verdict in verdicts if not verdict.equal] == []
-    assert not target.has(spark, target.own_name("quarantine"))
+    assert not exists(spark, target.own_name("quarantine"))
     # WHEN one is read once more, in the place of what is there, and changes that it sees come after it
     source.daemon.kill()
     source.execute("UPDATE account SET note = 'again' WHERE id % 3 = 0")
@@ -174,7 +175,7 @@ def test_rows_are_those_that_are_published_in_the_mirrors_types(source: Source, 
 
 
 def test_rows_that_fit_no_type_are_in_quarantine_and_a_table_without_a_key_is_a_log(
-    source: Source, spark: SparkSession, target: Lakehouse
+    source: Source, spark: SparkSession, target: Target
 ) -> None:
     source.execute("INSERT INTO account (id, flags) VALUES (-7, '{{1,2},{3,4}}')")
     source.execute("INSERT INTO log (what) SELECT 'x' FROM generate_series(1, 50)")
@@ -207,7 +208,7 @@ def test_rows_that_fit_no_type_are_in_quarantine_and_a_table_without_a_key_is_a_
 
 
 def test_what_is_wrong_is_told_and_the_mirror_keeps_what_it_had(
-    source: Source, spark: SparkSession, target: Lakehouse
+    source: Source, spark: SparkSession, target: Target
 ) -> None:
     # GIVEN a mirror that was loaded
     with open_snapshot(spark, pipeline(source), ["public.pair"]) as snapshot:
@@ -233,7 +234,7 @@ def test_what_is_wrong_is_told_and_the_mirror_keeps_what_it_had(
                 load_snapshot(spark, snapshot, table, target)
     # AND the mirror is as it was
     assert spark.table(name).count() == 2000
-    assert target.reached(spark, name).commit_lsn == old.commit_lsn
+    assert reached(spark, target, name).commit_lsn == old.commit_lsn
     # AND a mirror that has later changes is left alone
     source.execute("INSERT INTO log (what) VALUES ('x')")
     with open_snapshot(spark, pipeline(source), ["public.log"]) as earlier:

@@ -22,8 +22,7 @@ from cdcd.config.mirror import parse_mirror
 from cdcd.mirror.base.formats import base_of
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.targets.lakehouse import Lakehouse
-from cdcd.mirror.targets.target import Kind
+from cdcd.mirror.targets.target import Kind, Target
 from cdcd.mirror.verifying.folds import FoldedTables
 from cdcd.mirror.verifying.mirror import MirrorTarget
 from cdcd.tools.verify.comparing import DIFFERS, ONLY_SOURCE
@@ -115,7 +114,7 @@ def verify(
     spark: SparkSession,
     source: Source,
     mirror: Mapping[str, Any],
-    target: Lakehouse,
+    target: Target,
     *tables: str,
     timeout_s: float = 120,
     looks_again: Callable[[], None] = lambda: None,

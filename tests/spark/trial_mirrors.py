@@ -20,9 +20,9 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.errors import CdcdError
 from cdcd.mirror.base.formats import DeltaBase, IcebergBase
-from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.points import Points
 from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.platform.tables import exists
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.target import Kind
 from tests.spark.jobs import Job

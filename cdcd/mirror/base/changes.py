@@ -26,13 +26,13 @@ from cdcd.mirror.base.path import Path, Steps
 from cdcd.mirror.base.plan import form_of_rows, steps_of, with_form_of_rows
 from cdcd.mirror.base.position import NO_VERSION, Position
 from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.platform.tables import as_view
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets import changelog
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.targets.reduction import EVENT, LSN
 from cdcd.mirror.targets.same_columns import is_other
-from cdcd.mirror.targets.table_format import as_view
 
 COLUMNS: Final = {**changelog.COLUMNS, **PLACE_COLUMNS}
 """Columns that the changelog has besides those of the source: the columns of every changelog, and the partition and
@@ -51,7 +51,7 @@ def fold_changes(
         OvertakenError: others committed at the same time, several times.
         SourceError, SinkError, IncompatibleSchemaError: the table cannot be folded until a person acts.
     """
-    folding = _Folding(spark, format_, place, forms, bound)
+    folding = ChangelogFolding(spark, format_, place, forms, bound)
     folding.beside = beside
     return folding.fold()
 
@@ -73,7 +73,20 @@ class _Path(Path):
         return Steps(types=super().steps().types)
 
 
-class _Folding(KeptFolding):
+def path_between(spark: SparkSession, has: TableSchema | None, forms: Sequence[Form]) -> Path:
+    """The path of a changelog from the form of its rows through these forms. A changelog takes any form."""
+    if has is not None and not is_other(has, forms[0].schema):
+        path = _Path(has, forms)
+        try:
+            steps_of(spark, path)
+        except IncompatibleSchemaError:
+            # A column of another type becomes another column, and the former one stays.
+            return _Path(None, forms)
+        return path
+    return _Path(None, forms)
+
+
+class ChangelogFolding(KeptFolding):
     """One fold of one changelog. `beside`: as in `fold_changes`."""
 
     kind, columns, option = CHANGES, COLUMNS, "tables.history"
@@ -94,7 +107,7 @@ class _Folding(KeptFolding):
             earlier = next_bound(part.forms, max(position.reached, part.lower))
             if earlier is None:
                 break
-            folding = _Folding(self._spark, self._format, self._place, self._forms, earlier)
+            folding = ChangelogFolding(self._spark, self._format, self._place, self._forms, earlier)
             folding.beside = self.beside
             attempted(self._place, folding.attempt)
             self.missing = self.missing or folding.missing
@@ -110,7 +123,7 @@ class _Folding(KeptFolding):
                 return None
         elif not self._table.follow(there, position, path, topic, lambda: self._alterations(path)):
             return None
-        return self._statement(there.pin, position, part, path)
+        return self.add(there.pin, position, part, path)
 
     def _part(self, position: Position, topic_id: str | None, *, is_new: bool) -> Part:
         """Return the part that the table lacks. It begins with a truncate only if the log lacks changes before it."""
@@ -140,15 +153,7 @@ class _Folding(KeptFolding):
             forms = with_form_of_rows(has, position, in_order, forms, self._forms)
         if not forms:
             return None
-        if has is not None and not is_other(has, forms[0].schema):
-            path = _Path(has, forms)
-            try:
-                steps_of(self._spark, path)
-            except IncompatibleSchemaError:
-                # A column of another type becomes another column, and the former one stays.
-                return _Path(None, forms)
-            return path
-        return _Path(None, forms)
+        return path_between(self._spark, has, forms)
 
     def _without_rows_read(self, source: DataFrame, position: Position) -> DataFrame:
         """Leave out the rows of snapshots that the table has by the offsets of its position.
@@ -164,7 +169,8 @@ class _Folding(KeptFolding):
         returned = source.filter(is_there).join(back, [PARTITION, OFFSET], "left_semi")
         return source.filter(~is_there).unionByName(returned)
 
-    def _statement(self, pin: str, position: Position, part: Part, path: Path) -> Folded | None:
+    def add(self, pin: str, position: Position, part: Part, path: Path) -> Folded | None:
+        """Add the changes of a part. The table has the last form. None: another commit came in between."""
         schema = path.schema
         with ExitStack() as stack:
             changes = self._log.changes(part, path)

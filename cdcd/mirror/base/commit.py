@@ -5,7 +5,7 @@ back. Each of these leaves a table whose position is right or says that it is no
 folded again at once, from a lower bound at which it was clean.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
@@ -20,10 +20,16 @@ from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.plan import steps_of
 from cdcd.mirror.base.position import NO_VERSION, Carried, Position, is_of
 from cdcd.mirror.platform.sql import quoted
-from cdcd.mirror.platform.tables import properties, set_properties
+from cdcd.mirror.platform.tables import as_view, having, properties, set_properties
 from cdcd.mirror.records.defaults import default_of
-from cdcd.mirror.targets.evolution import value_of
-from cdcd.mirror.targets.table_format import as_view, having
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.targets.buckets import BUCKET, bucket_of
+from cdcd.mirror.targets.changelog import UNCHANGED
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError, is_unknown, value_of, way_on
+from cdcd.mirror.targets.layout import PLAIN, Layout
+from cdcd.mirror.targets.merge import UNKNOWN
+from cdcd.mirror.targets.name_lists import Renamed
+from cdcd.mirror.targets.same_columns import pairs
 
 ATTEMPTS: Final = 6
 """How often a fold is tried while others commit to the table at the same time."""
@@ -72,6 +78,26 @@ def attempted(place: Place, attempt: Callable[[], Folded | None]) -> Folded:
     )
 
 
+def _moved(schema: TableSchema, layout: Layout, sets: Mapping[str, str]) -> dict[str, str]:
+    """What the columns become by which a table is laid out if these columns of the source change, in SQL."""
+
+    def value(name: str) -> str:
+        return f"({sets[quoted(name)]})" if quoted(name) in sets else f"t.{quoted(name)}"
+
+    found = {
+        name: field.value(schema, value(field.column))
+        for name, field in layout.own
+        if quoted(field.column) in sets
+    }
+    if layout.buckets > 1 and any(quoted(name) in sets for name in schema.key):
+        found[BUCKET] = bucket_of(schema, layout.buckets, value)
+    return found
+
+
+def _and(*conditions: str) -> str:
+    return " AND ".join([each for each in conditions if each])
+
+
 class Committing:
     """Changes one table.
 
@@ -97,6 +123,7 @@ class Committing:
         topic: dict[str, str],
         changes: Callable[[], Iterable[str]],
         rows: str = "",
+        layout: Layout = PLAIN,
     ) -> bool:
         """Give the table the columns of the last form. Return False if this took a commit: read the table again then.
 
@@ -104,6 +131,10 @@ class Committing:
             topic: the property that names the topic.
             changes: gives what stands behind `ALTER TABLE`, for columns that are added, dropped, or renamed.
             rows: condition of the rows `t` that get the values of the last form. "": all of them do.
+            layout: of the table.
+
+        Raises:
+            IncompatibleSchemaError: the rows cannot get the last form.
         """
         spark, name, schema = self._spark, self._place.name, path.schema
         form = digest(schema)
@@ -124,8 +155,16 @@ class Committing:
         names = list(steps.defaults)
         sets = {quoted(column): f"s.d{number}" for number, column in enumerate(names)}
         for column_name, relabel in steps.labels.items():
-            own = f"t.{quoted(column_name)}"
-            sets[quoted(column_name)] = value_of(relabel, schema.column(column_name).spark, own)
+            kind = schema.column(column_name).spark
+            value = value_of(relabel, kind, f"t.{quoted(column_name)}")
+            self._check_labels(column_name, value, is_unknown(relabel, kind, value))
+            sets[quoted(column_name)] = value
+        if steps.labels:
+            sets |= _moved(schema, layout, sets)
+        where = rows
+        if renamed := self._names_in_rows(path):
+            where = where if sets else _and(rows, renamed.condition)
+            sets[renamed.column] = renamed.value
         if not sets:
             return True
         values = spark.range(1).select(
@@ -144,9 +183,10 @@ class Committing:
             position.reached,
             position.clean,
             position.ends,
+            position.state,
         )
         assigned = ", ".join(f"t.{column} = {value}" for column, value in sets.items())
-        matched = f"WHEN MATCHED AND {rows}" if rows else "WHEN MATCHED"
+        matched = f"WHEN MATCHED AND {where}" if where else "WHEN MATCHED"
         with as_view(values) as view:
             source = self.guarded(view, there.pin)
             self.commit(
@@ -156,10 +196,44 @@ class Committing:
             )
         return False
 
+    def _check_labels(self, column: str, value: str, condition: str) -> None:
+        """IncompatibleSchemaError: a row has a word that is no label of its enum, before and after the renames."""
+        rows = self._spark.table(self._place.name).alias("t").filter(condition)
+        found = rows.selectExpr(f"CAST({value} AS string) AS value").head()
+        if found is not None:
+            raise IncompatibleSchemaError(
+                self._place.table,
+                f"column {column} has a value {found['value']!r} that is no label of its enum, which must have been"
+                " renamed before it was described.",
+                way_on(self._place.table),
+            )
+
+    def _names_in_rows(self, path: Path) -> Renamed | None:
+        """How rows follow that name columns of the source, in a list. None: no row names a column with another name."""
+        table = self._spark.table(self._place.name)
+        column = next((each for each in (UNKNOWN, UNCHANGED) if each in table.columns), None)
+        if column is None or path.has is None:
+            return None
+        to = {before.name: after.name for before, after in pairs(path.has, path.schema)}
+        for before in path.has.columns:
+            if before.name not in to and column == UNCHANGED:
+                # A changelog keeps the column under another name.
+                names = [each for each in table.columns if each.startswith(f"{before.name}__dropped")]
+                to[before.name] = max(names, key=lambda each: (len(each), each), default=before.name)
+        found = Renamed(
+            column, [each.name for each in path.has.columns if to.get(each.name) != each.name], to
+        )
+        if not found.names or table.alias("t").filter(found.condition).isEmpty():
+            return None
+        return found
+
     def carried(self, pin: str, position: Position, form: str) -> Carried:
         """Return the facts that the commit of the fold carries."""
         bound = self._bound
-        return Carried(uuid4().hex, bound, position.lsn, pin, form, bound, ends=dict(self._place.ends))
+        place = self._place
+        return Carried(
+            uuid4().hex, bound, position.lsn, pin, form, bound, ends=dict(place.ends), state=place.state
+        )
 
     def commit(self, pin: str, carried: Carried, statement: Callable[[str], str]) -> bool:
         """Run a statement whose commit carries this. False: another commit came first, and nothing was done.
@@ -192,7 +266,13 @@ class Committing:
         after = self._format.version(self._spark, self._place.name)
         if after.pin == pin:
             # The statement changed no row, and Delta makes no commit of it. The next fold would read the part again.
-            reached_now = Position(self._bound, self._bound, carried.form, ends=dict(self._place.ends))
+            reached_now = Position(
+                self._bound,
+                self._bound,
+                carried.form,
+                ends=dict(self._place.ends),
+                state=self._place.state,
+            )
             self._format.keep(self._spark, self._place.name, pin, reached_now)
             return Folded(self._bound, changes, keys, version=pin)
         is_lost = not is_of(carried.fold, after.nodes) and after.position == position

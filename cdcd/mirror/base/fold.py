@@ -14,19 +14,19 @@ from cdcd.core.errors import SinkError
 from cdcd.core.pasted import begin_again
 from cdcd.mirror.base.columns import OWN_COLUMNS, alterations, created, digest, present
 from cdcd.mirror.base.commit import Folded, Folding
-from cdcd.mirror.base.formats import BaseFormat, check_made, form_property
+from cdcd.mirror.base.formats import MADE_BY, BaseFormat, check_made, form_property
 from cdcd.mirror.base.layout import conditions, layout_of, made, partitioned_by, properties_of
 from cdcd.mirror.base.part import Forms, Place
 from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.plan import Plan, plan_of
 from cdcd.mirror.base.position import NO_VERSION, Position
 from cdcd.mirror.base.takeover import folded
+from cdcd.mirror.platform.tables import as_view
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check
 from cdcd.mirror.targets.layout import DELETED, Layout
 from cdcd.mirror.targets.merge import merge
 from cdcd.mirror.targets.moves import resolved
 from cdcd.mirror.targets.reduction import EVENT, LSN, OP, is_after
-from cdcd.mirror.targets.table_format import as_view
 
 
 def fold(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, bound: int) -> Folded:
@@ -36,7 +36,7 @@ def fold(spark: SparkSession, format_: BaseFormat, place: Place, forms: Forms, b
         OvertakenError: others committed at the same time, several times.
         SourceError, SinkError, IncompatibleSchemaError: the table cannot be folded until a person acts.
     """
-    folding = _Folding(spark, format_, place, forms, bound)
+    folding = TableFolding(spark, format_, place, forms, bound)
     try:
         return folded(spark, format_, place, folding.attempt)
     except IncompatibleSchemaError as error:
@@ -71,13 +71,16 @@ def check_columns(place: Place, columns: Collection[str]) -> None:
     )
 
 
-class _Folding(Folding):
+class TableFolding(Folding):
     """One fold of one table."""
 
     def attempt(self) -> Folded | None:
         """Fold once. None: another commit came in between, or the table needs one more statement."""
+        return self.carry_out(plan_of(self._spark, self._format, self._place, self._forms, self._log))
+
+    def carry_out(self, found: Plan) -> Folded | None:
+        """As `attempt`, by a plan that is given."""
         spark, place = self._spark, self._place
-        found = plan_of(spark, self._format, place, self._forms, self._log)
         there, position, path, has = found.there, found.position, found.path, found.has
         if path is None:
             pin = NO_VERSION if there is None else there.pin
@@ -87,9 +90,9 @@ class _Folding(Folding):
             check(path.schema)
             new = made(path.schema, place.layout, computed=self._format.computed)
             given = form_property(digest(path.schema), path.schema.to_json()) | found.topic
-            given |= properties_of(path.schema, new)
+            given |= properties_of(path.schema, new) | {MADE_BY: place.made_by}
             self._format.create(spark, place.name, created(path.schema, new), given, partitioned_by(new))
-            has = check_made(spark, place.name, place.table)
+            has = check_made(spark, place.name, place.table, place.made_by)
             there = self._format.version(spark, place.name)
             if there.position != Position():
                 # Another process made the table, and has folded meanwhile.
@@ -98,7 +101,7 @@ class _Folding(Folding):
         layout = layout_of(spark, place, has, path.schema, computed=self._format.computed)
         is_new, topic = found.there is None, found.topic
         if not is_new and not self._table.follow(
-            there, position, path, topic, lambda: self._alterations(path)
+            there, position, path, topic, lambda: self._alterations(path), layout=layout
         ):
             return None
         return self._statement(there.pin, position, found, layout)

@@ -17,15 +17,15 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError, SourceError, TransientError
 from cdcd.mirror.base.columns import DROPPED
-from cdcd.mirror.base.formats import BASE, CHANGES, MADE_BY, STATES, BaseFormat, base_of
+from cdcd.mirror.base.formats import CHANGES, MADE_BY, STATES, BaseFormat, base_of
 from cdcd.mirror.base.now import live
-from cdcd.mirror.base.plan import exists
+from cdcd.mirror.base.position import BASE
 from cdcd.mirror.base.reading import LogTables
 from cdcd.mirror.base.states import states_name
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.table import LogPlace
 from cdcd.mirror.platform.sql import condition, quoted, text
-from cdcd.mirror.platform.tables import properties
+from cdcd.mirror.platform.tables import exists, properties
 from cdcd.mirror.records.changes import key_of
 from cdcd.mirror.records.rule import try_cast
 from cdcd.mirror.records.values import ValueForm, key_bytes, key_json

@@ -11,21 +11,32 @@ from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError, SinkError
 from cdcd.mirror.base import branches
-from cdcd.mirror.base.position import KEPT, NO_VERSION, PROPERTY, Carried, Kept, Node, Position, position_of
+from cdcd.mirror.base.position import (
+    BASE,
+    KEPT,
+    NO_VERSION,
+    PROPERTY,
+    Carried,
+    Kept,
+    Node,
+    Position,
+    position_of,
+)
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.platform.sql import assigned, condition, text
-from cdcd.mirror.platform.tables import location, properties, set_properties
-from cdcd.mirror.targets import state
-from cdcd.mirror.targets.table_format import having
+from cdcd.mirror.platform.tables import having, location, properties, set_properties
+from cdcd.mirror.targets import delta, iceberg, state
 
 MADE_BY: Final = "cdcd.base"
 """The property of tables that folds have made. Its value is `BASE`, `STATES` or `CHANGES`."""
 
-BASE: Final = "1"
 STATES: Final = "scd2"
 """A table with a row for each state of a row (`states.py`)."""
 CHANGES: Final = "changes"
 """A table with a row for each change (`changes.py`)."""
+GIVEN: Final = "given"
+GIVEN_CHANGES: Final = "given-changes"
+"""A mirror, and a changelog, into which a job brings the changes (`given.py`)."""
 
 PARTITION: Final = "_cdcd_partition"
 OFFSET: Final = "_cdcd_offset"
@@ -156,12 +167,14 @@ class IcebergBase:
     ) -> None:
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
         ours = {
-            **_ICEBERG,
-            **(ICEBERG_PARTITIONED if fields else {}),
+            **iceberg.PROPERTIES,
+            **(iceberg.PARTITIONED if fields else {}),
             **self._given,
             MADE_BY: BASE,
             **properties,
         }
+        if iceberg.has_variant(columns):
+            ours[iceberg.FORMAT] = str(max(iceberg.VARIANT_SINCE, int(ours[iceberg.FORMAT])))
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg {_partitioned(fields)} "
             f"TBLPROPERTIES ({assigned(ours)})"
@@ -203,6 +216,11 @@ class IcebergBase:
         set_properties(spark, name, {KEPT: Kept(version, position).to_json()})
 
     def alter(self, spark: SparkSession, name: str, change: str) -> None:
+        if iceberg.has_variant(change):
+            # Iceberg refuses to go back to an earlier version of the format.
+            version = int(properties(spark, name).get(iceberg.FORMAT, iceberg.VARIANT_SINCE))
+            if version < iceberg.VARIANT_SINCE:
+                set_properties(spark, name, {iceberg.FORMAT: str(iceberg.VARIANT_SINCE)})
         spark.sql(f"ALTER TABLE {name} {change}")
 
     def rewrite(self, spark: SparkSession, name: str) -> None:
@@ -250,7 +268,7 @@ class DeltaBase:
     always_commits = False
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
-        self._properties = {**_DELTA, **self.guarding, **(given or {})}
+        self._properties = {**delta.PROPERTIES, **self.guarding, **(given or {})}
 
     def create(
         self,
@@ -341,30 +359,6 @@ MOVED_ON: Final = "cdcd: another commit came first"
 _NEWEST: Final = 20
 """Number of versions that are read first to find the position."""
 
-_ICEBERG: Final = {
-    "format-version": "2",
-    "write.merge.mode": "merge-on-read",
-    "write.update.mode": "merge-on-read",
-    "write.delete.mode": "merge-on-read",
-    "write.distribution-mode": "none",
-    "write.merge.distribution-mode": "none",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
-    "write.parquet.compression-codec": "zstd",
-}
-
-ICEBERG_PARTITIONED: Final = {
-    # Otherwise each task writes a file into each partition.
-    "write.distribution-mode": "hash",
-    "write.merge.distribution-mode": "hash",
-}
-"""Properties of tables with partitions."""
-
-_DELTA: Final = {
-    "delta.columnMapping.mode": "name",
-    "delta.enableDeletionVectors": "true",
-}
-
 READS_TWICE: Final = {
     # The source of a fold gives the same rows each time: it is kept in memory, and read again from the log otherwise.
     "spark.databricks.delta.merge.materializeSource": "none",
@@ -452,6 +446,12 @@ def check_made(spark: SparkSession, name: str, table: str, kind: str = BASE) -> 
             hint=f"Drop or rename {name}, or give target.namespace another value.",
         ) from error
     if (made_by := found.get(MADE_BY)) != kind:
+        if kind in {GIVEN, GIVEN_CHANGES}:
+            raise OtherMakerError(
+                f"{table}: something else than apply_changes or load_snapshot made the table {name}, or the source "
+                "table had a key then and has none now, or the other way round.",
+                hint=f"Drop or rename {name}, or give the target another catalog, namespace or path.",
+            )
         if {made_by, kind} == {BASE, CHANGES}:
             what = f"has a key now, and {name} is its changelog from before"
             if kind == CHANGES:

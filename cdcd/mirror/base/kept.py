@@ -18,10 +18,10 @@ from cdcd.mirror.base.commit import Folded, Folding
 from cdcd.mirror.base.formats import MADE_BY, TOPIC_ID, BaseFormat, Version, check_made, form_property
 from cdcd.mirror.base.part import Forms, Part, Place
 from cdcd.mirror.base.path import Path
-from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.base.takeover import folded
 from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.platform.tables import exists
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check
 

@@ -8,6 +8,7 @@ it, and a load that comes again, or that another fold overtook, does no harm.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -19,12 +20,12 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.base.columns import alterations, created, digest, kept, present
 from cdcd.mirror.base.commit import Committing, Folded, attempted
 from cdcd.mirror.base.fold import check_columns
-from cdcd.mirror.base.formats import TOPIC_ID, BaseFormat, check_made, form_property
+from cdcd.mirror.base.formats import MADE_BY, TOPIC_ID, BaseFormat, check_made, form_property
 from cdcd.mirror.base.layout import layout_of, made, partitioned_by, properties_of
 from cdcd.mirror.base.part import OvertakenError, Place
 from cdcd.mirror.base.path import Path
-from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.position import Position
+from cdcd.mirror.platform.tables import as_view, exists
 from cdcd.mirror.records.changes import PROBLEM
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
@@ -32,12 +33,13 @@ from cdcd.mirror.snapshot.failures import raised_by_task
 from cdcd.mirror.snapshot.reading import Loaded, Snapshot, SnapshotSource, load_all, read_rows
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check
 from cdcd.mirror.targets.layout import Layout
-from cdcd.mirror.targets.loading import FIRST
 from cdcd.mirror.targets.merge import merge
 from cdcd.mirror.targets.name_lists import no_names
 from cdcd.mirror.targets.reduction import EVENT, KEEP, LOST, LSN, OP
-from cdcd.mirror.targets.table_format import as_view
 from cdcd.mirror.watching.progress import Observer, TableReloaded, TableReloading
+
+FIRST: Final = 1
+"""The number of every row: the truncate before it would be number 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +82,24 @@ def load(loading: Loading, snapshot: Snapshot) -> Loaded:
                 hint=f"Let the daemon read the table: its records of these rows become unreadable rows of the log. "
                 f"{begin_again(place.table)}",
             )
-        attempted(place, lambda: _attempt(loading, snapshot, form, changes, counts["rows"]))
+        load_rows(loading, snapshot, form, changes, counts["rows"])
     except CdcdError:
         raise
     except Exception as error:
-        # A table format raises exceptions of Java (Py4JJavaError) as well as PySpark's own.
+        # A table format raises exceptions of Java as well as PySpark's own.
         raise raised_by_task(place.table, error) from error
     finally:
         changes.unpersist()
     return Loaded(counts["rows"], 0, snapshot.lsn)
+
+
+def load_rows(loading: Loading, snapshot: Snapshot, form: Form, changes: DataFrame, count: int) -> Folded:
+    """Make the table what its source is at the snapshot: these rows (`read_rows`), which all fit the form.
+
+    Raises:
+        OvertakenError, IncompatibleSchemaError, SinkError: as `load`.
+    """
+    return attempted(loading.place, lambda: _attempt(loading, snapshot, form, changes, count))
 
 
 def _attempt(
@@ -97,16 +108,16 @@ def _attempt(
     """Load once. None: another commit came in between, or the table needs one more statement."""
     spark, format_, schema = loading.spark, loading.format, form.schema
     place = replace(loading.place, ends=dict(snapshot.offsets(loading.place.table)))
-    origin = snapshot.origin(place.table)
-    named = origin.topic_id if origin is not None else None
+    named = snapshot.topic_id(place.table)
     topic = {} if named is None else {TOPIC_ID: named}
     check(schema)
     is_new = not exists(spark, place.name)
     if is_new:
         new = made(schema, place.layout, computed=format_.computed)
         given = form_property(digest(schema), schema.to_json()) | topic | properties_of(schema, new)
+        given |= {MADE_BY: place.made_by}
         format_.create(spark, place.name, created(schema, new), given, partitioned_by(new))
-    has = check_made(spark, place.name, place.table)
+    has = check_made(spark, place.name, place.table, place.made_by)
     there = format_.version(spark, place.name)
     if there.position is not None and there.position.reached > snapshot.commit_lsn:
         raise OvertakenError(

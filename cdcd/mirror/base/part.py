@@ -23,7 +23,7 @@ from cdcd.core.records.encoder import (
     HEADER_UNWRITABLE,
 )
 from cdcd.mirror.base.path import Path
-from cdcd.mirror.base.position import Position
+from cdcd.mirror.base.position import BASE, Position
 from cdcd.mirror.base.shared import SharedRows
 from cdcd.mirror.log.positions import Began, at_version, first_lsns
 from cdcd.mirror.log.table import ADDED
@@ -129,6 +129,8 @@ class Place:
         is_compacted: Kafka compacts the topic, so that only the tombstone of a delete may be left.
         shared: rows of the log in memory, of this topic too. None: the log itself is read.
         described: the form of the newest description of the table. None: it is not asked for.
+        made_by: value of the property `MADE_BY` of the table.
+        state: as in `position.Carried`, of the table after the fold.
     """
 
     table: str
@@ -145,6 +147,8 @@ class Place:
     is_compacted: bool = False
     shared: SharedRows | None = field(default=None, compare=False)
     described: Form | None = field(default=None, compare=False)
+    made_by: str = BASE
+    state: str = ""
 
 
 class LogReader:

@@ -6,9 +6,8 @@ A fold carries the plan out. A view of now (`now.py`) reads the same plan, and c
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Protocol
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import SinkError
@@ -19,15 +18,12 @@ from cdcd.mirror.base.part import Forms, LacksChangesError, LogReader, Part, Par
 from cdcd.mirror.base.path import Path, Steps
 from cdcd.mirror.base.position import NO_FORM, Position
 from cdcd.mirror.log.positions import truncate_after_gap
-from cdcd.mirror.platform.sql import condition
+from cdcd.mirror.platform.tables import exists
 from cdcd.mirror.records.defaults import fits
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, Relabel, check, plan, unfilled
 from cdcd.mirror.targets.same_columns import is_other, numbered
-
-_ABSENT: Final = ("DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST")
-"""Conditions of Spark's errors for a table that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +263,3 @@ def log_begins(spark: SparkSession, log: str, table: str, topic: str, has: Knows
             hint=begin_again(table),
         )
     return max(deleted, begins - 1)
-
-
-def exists(spark: SparkSession, name: str) -> bool:
-    """Return True if a table has this name in SQL."""
-    try:
-        return bool(spark.catalog.tableExists(name))
-    except AnalysisException as error:
-        # Delta's answer for a folder without a table.
-        if condition(error) in _ABSENT:
-            return False
-        raise

@@ -23,6 +23,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.base.branches import tag_version
+from cdcd.mirror.platform.tables import exists
 from cdcd.mirror.targets.pinned import CONTROL, Pinned, Tag
 from cdcd.mirror.targets.target import Target
 from cdcd.mirror.watching.progress import Observer, SetChanged, TableFailed, first_lines
@@ -61,7 +62,7 @@ class Points:
         if self._tag_interval_s is None:
             return None
         name = self._target.own_name(CONTROL)
-        if not self._target.has(self._spark, name):
+        if not exists(self._spark, name):
             return Tag(commit_lsn, 0)
         points = self._spark.table(name)
         tagged = sf.col("tag").isNotNull() if "tag" in points.columns else sf.lit(False)
@@ -75,7 +76,7 @@ class Points:
     def is_newest(self, without: Sequence[str], versions: Mapping[str, int]) -> bool:
         """True if the newest point has these tables in `without` and these versions, so a further one says nothing."""
         name = self._target.own_name(CONTROL)
-        if not self._target.has(self._spark, name):
+        if not exists(self._spark, name):
             return False
         points = self._spark.table(name)
         if "versions" not in points.columns:
@@ -209,7 +210,7 @@ def look_up_pins(spark: SparkSession, target: Target, *, consistent: bool) -> Pi
         consistent: the mirror makes points. If none is listed, one may be about to be, so that all tags stay.
     """
     name = target.own_name(CONTROL)
-    if not target.has(spark, name):
+    if not exists(spark, name):
         return None
     points = spark.table(name)
     found = points.agg(

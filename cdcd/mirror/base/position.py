@@ -25,6 +25,9 @@ NO_FORM: Final = ""
 PROPERTY: Final = "cdcd.fold"
 """The name under which commits carry `Carried`: in the summary of a snapshot of Iceberg, in `userMetadata` of Delta."""
 
+BASE: Final = "1"
+"""Value of the property `formats.MADE_BY` of a table that folds keep equal to its source."""
+
 KEPT: Final = "cdcd.position"
 """The property of a table that has the position of one version once more, for the time when its commits are expired."""
 
@@ -43,6 +46,7 @@ class Carried:
             a table which is not clean.
         clean: False in such a commit.
         ends: by partition of the topic, the offset after the last record that the table has after the fold.
+        state: of a table into which a job brings changes (`given.py`), as JSON. "": of any other table.
     """
 
     fold: str
@@ -53,6 +57,7 @@ class Carried:
     reached: int
     clean: bool = True
     ends: Mapping[int, int] = field(default_factory=dict)
+    state: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -71,6 +76,7 @@ class Carried:
                 int(data["reached"]),
                 bool(data["clean"]),
                 _ends(data),
+                str(data.get("state", "")),
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"no fold is described by {text!r}") from error
@@ -87,6 +93,7 @@ class Position:
         clean: the table equals the source at `lsn`. False: it has parts of other positions until the next fold.
         ends: by partition of the topic, an offset below which the table has all records. The table may have later ones.
         is_former: the rows are those of a mirror without a log. They have the form `form` up to `reached`.
+        state: as in `Carried`.
     """
 
     lsn: int = 0
@@ -95,6 +102,7 @@ class Position:
     clean: bool = True
     ends: Mapping[int, int] = field(default_factory=dict)
     is_former: bool = False
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +137,7 @@ class Kept:
                 bool(data["clean"]),
                 _ends(data),
                 bool(data.get("is_former")),
+                str(data.get("state", "")),
             )
             return cls(str(data["version"]), position)
         except (AttributeError, ValueError, KeyError, TypeError):
@@ -166,7 +175,9 @@ def position_of(current: str, nodes: Mapping[str, Node], kept: Kept | None = Non
             version = node.parent
         elif node.carried.pin == node.parent:
             carried = node.carried
-            found = Position(carried.lsn, carried.reached, carried.form, carried.clean, carried.ends)
+            found = Position(
+                carried.lsn, carried.reached, carried.form, carried.clean, carried.ends, state=carried.state
+            )
         else:
             unclean.append(node.carried)
             version = node.parent
@@ -174,7 +185,12 @@ def position_of(current: str, nodes: Mapping[str, Node], kept: Kept | None = Non
         # The offsets belong to the LSN. Those of a lower LSN are not known.
         ends = found.ends if found.lsn <= fold.since else {}
         found = Position(
-            min(found.lsn, fold.since), max(found.reached, fold.reached), found.form, clean=False, ends=ends
+            min(found.lsn, fold.since),
+            max(found.reached, fold.reached),
+            found.form,
+            clean=False,
+            ends=ends,
+            state=found.state,
         )
     return found
 

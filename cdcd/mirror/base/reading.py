@@ -11,16 +11,16 @@ from cdcd.core.errors import SourceError
 from cdcd.mirror.base.formats import base_of
 from cdcd.mirror.base.now import LAST, now
 from cdcd.mirror.base.part import LogReader, Part, Place
-from cdcd.mirror.base.plan import exists, log_begins
+from cdcd.mirror.base.plan import log_begins
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import lineage, positions
 from cdcd.mirror.platform.read_ends import ReadEnds
+from cdcd.mirror.platform.tables import as_view, exists
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.records.table_changes import Changes, brought
 from cdcd.mirror.session import check_time_zone
 from cdcd.mirror.targets import changelog, dimension
 from cdcd.mirror.targets.reduction import prepared
-from cdcd.mirror.targets.table_format import as_view
 from cdcd.mirror.targets.target import Kind, Target
 from cdcd.mirror.watching.stops import set_aside_error
 

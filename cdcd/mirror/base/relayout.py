@@ -19,11 +19,11 @@ from cdcd.mirror.base.part import OvertakenError, Place
 from cdcd.mirror.base.plan import form_of_rows
 from cdcd.mirror.base.position import Carried
 from cdcd.mirror.base.replacing import Replacing
+from cdcd.mirror.platform.tables import as_view
 from cdcd.mirror.targets.layout import DELETED, Deletes, Layout, laid_out
 from cdcd.mirror.targets.making import BUCKETS, placed
 from cdcd.mirror.targets.making import replacing as replaces
-from cdcd.mirror.targets.table_format import as_view
-from cdcd.mirror.targets.target import Kind, LaidOut, New
+from cdcd.mirror.targets.target import LaidOut
 
 
 def relayout(
@@ -61,7 +61,7 @@ def relayout(
     if after == before:
         return LaidOut(before, after)
     replacing.check(spark, name, has)
-    rows = placed(laid_out(rows.drop(*own_columns(before)), before, after), New(schema, Kind.MIRROR, after))
+    rows = placed(laid_out(rows.drop(*own_columns(before)), before, after), schema, after)
     given = form_property(digest(schema), schema.to_json()) | {BUCKETS: "1"} | properties_of(schema, after)
     carried = Carried(
         uuid4().hex,

@@ -7,12 +7,11 @@ from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError
 from cdcd.mirror.base import branches
-from cdcd.mirror.base.formats import ICEBERG_PARTITIONED
 from cdcd.mirror.base.layout import FIELDS
 from cdcd.mirror.base.position import KEPT, NO_VERSION
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.platform.sql import assigned
-from cdcd.mirror.targets.table_format import creation
+from cdcd.mirror.targets import iceberg
 
 _DELTAS_OWN: Final = ("delta.columnMapping.max", "delta.min", "delta.feature.", "delta.rowTracking.material")
 """Begin the names of properties that Delta sets by itself."""
@@ -74,7 +73,7 @@ class _Iceberg:
         given: Mapping[str, str],
         fields: Sequence[str],
     ) -> None:
-        ours = {**(ICEBERG_PARTITIONED if fields else {}), **given}
+        ours = {**(iceberg.PARTITIONED if fields else {}), **given}
         spark.sql(_statement(name, "iceberg", ours, view, fields))
         if "sort-order" in has:
             spark.sql(f"ALTER TABLE {name} WRITE ORDERED BY {has['sort-order']}")
@@ -121,7 +120,11 @@ class _Delta:
 def _statement(
     name: str, table_format: str, properties: Mapping[str, str], view: str, fields: Sequence[str]
 ) -> str:
-    return creation(name, "", table_format, assigned(properties), view, ", ".join(fields) or None)
+    by = f" PARTITIONED BY ({', '.join(fields)})" if fields else ""
+    return (
+        f"CREATE OR REPLACE TABLE {name} USING {table_format}{by} TBLPROPERTIES ({assigned(properties)})"
+        f" AS SELECT * FROM {view}"
+    )
 
 
 def replacing_of(table_format: str) -> Replacing:

@@ -20,10 +20,10 @@ from cdcd.mirror.base.formats import READS_TWICE
 from cdcd.mirror.base.part import Forms, FromQuarantine, Place, records_of
 from cdcd.mirror.log.positions import at_version
 from cdcd.mirror.log.table import rows
+from cdcd.mirror.platform.tables import as_view, having
 from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.values import as_json
-from cdcd.mirror.targets.table_format import as_view, having
 
 _PLACE = ("part", "off")
 _READ = ("kind", "tbl", "schema_id", "lsn", "ord", "op", "before", "after", "reason")

@@ -13,7 +13,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from cdcd.mirror.targets.table_format import having
+from cdcd.mirror.platform.tables import having
 
 MOST: Final = 50_000
 """Number of changes up to which the rows are kept in memory. A row takes a few kB, as the log has its record twice."""

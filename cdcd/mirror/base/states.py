@@ -25,6 +25,7 @@ from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.plan import check_relation, form_of_rows, steps_of
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.platform.tables import as_view
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets import changelog
 from cdcd.mirror.targets.dimension import scd2
@@ -32,7 +33,6 @@ from cdcd.mirror.targets.evolution import IncompatibleSchemaError
 from cdcd.mirror.targets.merge import UNKNOWN
 from cdcd.mirror.targets.reduction import EVENT, LSN
 from cdcd.mirror.targets.same_columns import is_other
-from cdcd.mirror.targets.table_format import as_view
 from cdcd.mirror.targets.target import Kind, Target
 
 SUFFIX: Final = "_scd2"

@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 from cdcd.mirror.base.columns import comment, digest
 from cdcd.mirror.base.commit import Folded, attempted
 from cdcd.mirror.base.formats import (
-    BASE,
     CHANGES,
+    GIVEN,
+    GIVEN_CHANGES,
     MADE_BY,
     PLACE_COLUMNS,
     TOPIC_ID,
@@ -32,7 +33,7 @@ from cdcd.mirror.base.formats import (
 )
 from cdcd.mirror.base.layout import properties_of
 from cdcd.mirror.base.part import Place
-from cdcd.mirror.base.position import KEPT, Kept, Position
+from cdcd.mirror.base.position import BASE, KEPT, Kept, Position
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.platform.tables import properties, set_properties
 from cdcd.mirror.records.schema import TableSchema
@@ -40,7 +41,12 @@ from cdcd.mirror.targets.making import KIND, SCHEMA, made
 from cdcd.mirror.targets.state import State
 from cdcd.mirror.targets.target import Kind
 
-_KINDS: Final = {BASE: Kind.MIRROR, CHANGES: Kind.CHANGELOG}
+_KINDS: Final = {
+    BASE: Kind.MIRROR,
+    CHANGES: Kind.CHANGELOG,
+    GIVEN: Kind.MIRROR,
+    GIVEN_CHANGES: Kind.CHANGELOG,
+}
 """The kind of table that a mirror without a log has made, by the kind of folded table that it becomes."""
 
 
@@ -93,22 +99,22 @@ def take_over(spark: SparkSession, format_: BaseFormat, place: Place, made_by: s
     state = State.from_json(format_.former_state(spark, place.name, newest))
     new = made({**had, KIND: kind.value})
     schema = new.schema
-    _alter(spark, format_, place, schema, made_by)
+    _alter(spark, format_, place, schema, kind)
     position = begin(state, digest(schema))
     pin = format_.version(spark, place.name).pin
     values = {
         **form_property(digest(schema), schema.to_json()),
-        **({} if state.origin.topic_id is None else {TOPIC_ID: state.origin.topic_id}),
+        **({} if state.topic_id is None else {TOPIC_ID: state.topic_id}),
         KEPT: Kept(pin, position).to_json(),
         **format_.guarding,
-        **(properties_of(schema, new.layout) if made_by == BASE else {}),
+        **(properties_of(schema, new.layout) if kind is Kind.MIRROR else {}),
         MADE_BY: made_by,
     }
     set_properties(spark, place.name, values)
     return position.lsn
 
 
-def _alter(spark: SparkSession, format_: BaseFormat, place: Place, schema: TableSchema, made_by: str) -> None:
+def _alter(spark: SparkSession, format_: BaseFormat, place: Place, schema: TableSchema, kind: Kind) -> None:
     """Give the table the comments of a folded table's columns, and the columns that it lacks."""
     there = spark.table(place.name).columns
     for column in schema.columns:
@@ -116,7 +122,7 @@ def _alter(spark: SparkSession, format_: BaseFormat, place: Place, schema: Table
         if said_of:
             change = f"ALTER COLUMN {quoted(column.name)} COMMENT '{said_of}'"
             format_.alter(spark, place.name, change)
-    for name, type_ in PLACE_COLUMNS.items() if made_by == CHANGES else ():
+    for name, type_ in PLACE_COLUMNS.items() if kind is Kind.CHANGELOG else ():
         if name not in there:
             format_.alter(spark, place.name, f"ADD COLUMN {name} {type_}")
 
@@ -131,4 +137,5 @@ def begin(state: State, form: str) -> Position:
         clean=False,
         ends={part: each.offset + 1 for part, each in state.partitions.items()},
         is_former=True,
+        state=state.to_json(),
     )

@@ -13,12 +13,13 @@ from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.fold import fold
 from cdcd.mirror.base.formats import BaseFormat
 from cdcd.mirror.base.part import Forms, LacksChangesError, Place
-from cdcd.mirror.base.plan import exists, log_begins
+from cdcd.mirror.base.plan import log_begins
 from cdcd.mirror.base.shared import SharedRows
 from cdcd.mirror.base.states import fold_states, states_name
 from cdcd.mirror.log.job import Appended
 from cdcd.mirror.log.positions import DELETED
 from cdcd.mirror.log.table import LogPlace
+from cdcd.mirror.platform.tables import exists
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.target import Kind, Target, kind_of

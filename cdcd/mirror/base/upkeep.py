@@ -19,15 +19,13 @@ from pyspark.sql import functions as sf
 
 from cdcd.mirror.base.branches import call, drop_tags
 from cdcd.mirror.base.formats import BaseFormat
-from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.points import Pins, look_up_pins
 from cdcd.mirror.base.sessions import Sessions
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.platform.sql import text
-from cdcd.mirror.platform.tables import properties, set_properties
+from cdcd.mirror.platform.tables import exists, having, properties, set_properties
 from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.pinned import CONTROL
-from cdcd.mirror.targets.table_format import having
 from cdcd.mirror.targets.target import Maintained, Maintenance, Target
 from cdcd.mirror.watching.progress import Observer, TableFailed, TableMaintained, first_lines
 

@@ -20,9 +20,8 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final
 
-from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.adapters.kafka.topic_facts import TopicStarts
@@ -43,13 +42,7 @@ from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.types import rules, table_schema
 from cdcd.mirror.session import activate, check_classic, check_time_zone
-from cdcd.mirror.snapshot.failures import raised_by_task
 from cdcd.mirror.snapshot.page_source import NAME, Plan, SnapshotPages, page_ranges
-from cdcd.mirror.targets.evolution import IncompatibleSchemaError
-from cdcd.mirror.targets.layout import DELETED, PLAIN, Layout
-from cdcd.mirror.targets.quarantine import PLACE, QUARANTINE
-from cdcd.mirror.targets.state import Origin
-from cdcd.mirror.targets.target import Kind, New, Target, kind_of
 
 ATTEMPTS: Final = 3
 """How often tables are read at a snapshot that does not last."""
@@ -140,10 +133,9 @@ class Snapshot:
         """Up to where the topic has nothing that the snapshot does not see."""
         return self._offsets.get(self.topic(table), {})
 
-    def origin(self, table: str) -> Origin | None:
-        """The topic that `offsets` are of; None: it is not there, or has no id."""
-        topic_id = self._topic_ids.get(self.topic(table))
-        return None if topic_id is None else Origin(topic_id)
+    def topic_id(self, table: str) -> str | None:
+        """Kafka's id of the topic that `offsets` are of. None: the topic is not there, or has no id."""
+        return self._topic_ids.get(self.topic(table))
 
     def form(self, table: str, *, variant: bool = False, mirrored: bool = False) -> Form:
         """The table's definition, as the daemon would describe it.
@@ -212,7 +204,7 @@ def open_snapshot(
         SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
         ConfigError: the session is one of Spark Connect, or the login of Kafka cannot be given to librdkafka.
     """
-    check_classic(spark, "A snapshot")
+    check_classic(spark, "A snapshot", "the driver holds it, and its session reads it")
     offsets: Mapping[str, Offsets] = {}
     topic_ids: Mapping[str, str] = {}
     if source.kafka is not None:
@@ -317,80 +309,6 @@ class Loaded:
     lsn: Lsn
 
 
-def load_snapshot(
-    spark: SparkSession,
-    snapshot: Snapshot,
-    table: str,
-    target: Target,
-    *,
-    history: bool = False,
-    variant: bool = False,
-    partition_bytes: int = PARTITION_BYTES,
-    layout: Callable[[int], Layout] | None = None,
-) -> Loaded:
-    """Make the mirror of `schema.table` what the table is at the snapshot, in one commit that records its LSN.
-
-    What the mirror had before is replaced, and so is the form of a mirror
-    that cannot be brought to the table's. Nobody else may write to it meanwhile: stop its `cdcd mirror` first.
-
-    Args:
-        history: the table has a changelog too, which gets each row once more.
-        layout: gives the layout of a new mirror for a table of so many bytes. A mirror that treats deleted rows
-            otherwise is first written again. None: a mirror that is there keeps its own layout.
-
-    Raises:
-        SourceError: it may not be read.
-        TransientError: it was altered, truncated or dropped since, or PostgreSQL ended the snapshot: take a new one.
-        PositionError: the mirror has changes from after the snapshot.
-        IncompatibleSchemaError: no mirror can have the table's form, because of the names of its columns.
-    """
-    form = snapshot.form(table, variant=variant, mirrored=True)
-    counts = Observation()
-    changes = read_rows(
-        spark, snapshot, table, variant=variant, partition_bytes=partition_bytes, mirrored=True
-    )
-    counted = changes.observe(counts, sf.count(PROBLEM).alias("problems"), sf.count(sf.lit(1)).alias("rows"))
-    sound = counted.filter(sf.col(PROBLEM).isNull())
-    kinds = [kind_of(form.schema)]
-    if history and Kind.CHANGELOG not in kinds:
-        kinds.append(Kind.CHANGELOG)
-    swapped: list[str] = []
-    try:
-        for kind in kinds:
-            name = target.name_of(form.schema, kind)
-            target.forget(name)
-            place = snapshot.commit_lsn, snapshot.offsets(table), snapshot.origin(table)
-            has = target.layout(spark, name)
-            new = New(form.schema, kind, (has or PLAIN) if layout is None else layout(snapshot.size(table)))
-            if has is not None and kind is Kind.MIRROR:
-                _treat_deletes(spark, target, name, replace(has, deletes=new.layout.deletes))
-            try:
-                target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0), new.layout)
-            except IncompatibleSchemaError:
-                if target.schema(spark, name) is None:
-                    raise
-                target.swap(name, new, sound, *place)
-                swapped.append(name)
-            else:
-                target.load(name, sound, *place)
-        if swapped:
-            # Delta gives no metrics of rows that replace a table, so the rows are counted in the table.
-            there = spark.table(swapped[0])
-            if DELETED in there.columns:
-                there = there.filter(~sf.col(DELETED))
-            return Loaded(there.count(), _quarantine(target, table, changes), snapshot.lsn)
-        problems, rows = counts.get["problems"], counts.get["rows"]
-        quarantined = _quarantine(target, table, changes) if problems else 0
-    except (PySparkException, Py4JError) as error:
-        raise raised_by_task(table, error) from error
-    return Loaded(rows - problems, quarantined, snapshot.lsn)
-
-
-def _treat_deletes(spark: SparkSession, target: Target, name: str, layout: Layout) -> None:
-    """Bring a mirror to this layout before it is loaded: the snapshot tells which of its rows are gone."""
-    target.relayout(spark, name, lambda _: layout)
-
-
 def _register(spark: SparkSession) -> None:
     """Let `spark` read pages. Several threads, which load a table each, may want it at once."""
     # Spark looks data sources up in the session that is active in the thread, which a target may have set to another.
@@ -436,16 +354,3 @@ def read_rows(
         sf.lit(None).cast(_HEADERS).alias("headers"),
     )
     return parse(records, form.schema, form.rules, keep=True)
-
-
-def _quarantine(target: Target, table: str, changes: DataFrame) -> int:
-    rows = changes.filter(sf.col(PROBLEM).isNotNull()).select(
-        sf.lit(table).alias("table"),
-        *PLACE,
-        sf.col("timestamp").alias("record_time"),
-        sf.col("key_bytes").alias("key"),
-        sf.col("value_bytes").alias("value"),
-        sf.col(PROBLEM).alias("reason"),
-        sf.col("schema_id"),
-    )
-    return target.append(target.own_name(QUARANTINE), rows, list(PLACE))

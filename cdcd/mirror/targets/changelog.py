@@ -7,9 +7,7 @@ update of a table without a key, that is a row of its own before it, with op `b`
 Columns that are dropped at the source stay, under another name, with what they had.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Collection
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -17,8 +15,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.targets.reduction import EVENT, LATER, LSN, UNFIT
-from cdcd.mirror.targets.state import Place
+from cdcd.mirror.targets.reduction import EVENT, LSN, UNFIT
 
 CHANGE: Final = "_cdcd_op"
 TIME: Final = "_cdcd_commit_time"
@@ -40,7 +37,7 @@ def columns(schema: TableSchema) -> list[str]:
 
 
 def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
-    """Rows of `changes` (`reduction.prepared`), with LATER, and with `_cdcd_` partition, offset, half and unfit."""
+    """Rows of `changes` (`reduction.prepared`), with `_cdcd_` partition, offset, half and unfit."""
     wide: list[Column] = []
     images = sf.array(sf.struct(sf.col("op"), image("after", "before", schema)))
     if not schema.key:
@@ -57,7 +54,6 @@ def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
         sf.col("offset").alias("_cdcd_offset"),
         sf.when(sf.col("op") == "d", 0).otherwise(1).alias("_cdcd_half"),
         sf.col(UNFIT).alias("_cdcd_unfit"),
-        sf.col(LATER) if LATER in changes.columns else sf.lit(False).alias(LATER),
     ]
     flat = changes.select(*wide, sf.explode(images).alias("_cdcd_image"))
     values = [sf.col("_cdcd_image.row")[column.name].alias(column.name) for column in schema.columns]
@@ -71,7 +67,6 @@ def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
         "_cdcd_offset",
         "_cdcd_half",
         "_cdcd_unfit",
-        LATER,
         *values,
     )
 
@@ -82,69 +77,12 @@ def image(first: str, second: str, schema: TableSchema) -> Column:
     return sf.coalesce(sf.col(first), sf.col(second), empty).alias("row")
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What rows there are that are not LATER.
-
-    Attributes:
-        places: the last change of each partition.
-        rows: how many they are.
-        unfit: how many of them are UNFIT.
-        commit_time: the latest.
-        first_lsn: the commit LSN of the first change that is no row of a snapshot.
-        held: by partition, the first offset of those that are LATER.
-        waiting: how many those are.
-    """
-
-    places: Mapping[int, Place]
-    rows: int
-    unfit: int
-    commit_time: datetime | None
-    first_lsn: int | None
-    held: Mapping[int, int]
-    waiting: int
-
-
-def found(rows_: DataFrame) -> Found:
-    """Reads the rows once. A change that the topic has twice counts twice."""
-    each = (
-        rows_.groupBy("_cdcd_partition", LATER)
-        .agg(
-            sf.max(sf.struct(LSN, EVENT, "_cdcd_half")).alias("place"),
-            sf.max("_cdcd_offset").alias("offset"),
-            sf.min("_cdcd_offset").alias("first"),
-            sf.count(sf.lit(1)).alias("rows"),
-            sf.count_if("_cdcd_unfit").alias("unfit"),
-            sf.max(TIME).alias("commit_time"),
-            sf.min(sf.when(sf.col(CHANGE) != "r", sf.col(LSN))).alias("first_lsn"),
-        )
-        .collect()
-    )
-    later = [row for row in each if row[LATER]]
-    each = [row for row in each if not row[LATER]]
-    return Found(
-        {row["_cdcd_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset) for row in each},
-        sum(row["rows"] for row in each),
-        sum(row["unfit"] for row in each),
-        max([row["commit_time"] for row in each if row["commit_time"]], default=None),
-        min([row["first_lsn"] for row in each if row["first_lsn"] is not None], default=None),
-        {row["_cdcd_partition"]: row["first"] for row in later},
-        sum(row["rows"] for row in later),
-    )
-
-
 def once(rows_: DataFrame) -> DataFrame:
     """The rows, each change once. A daemon that delivers at least once may have sent it again, to any partition."""
     # Rows of a snapshot have no number of their own, so each of them is another one.
     place = sf.when(sf.col(CHANGE) == "r", sf.struct("_cdcd_partition", "_cdcd_offset"))
     placed = rows_.withColumn("_cdcd_place", place)
     return placed.dropDuplicates([CHANGE, LSN, EVENT, "_cdcd_half", "_cdcd_place"]).drop("_cdcd_place")
-
-
-def without(rows_: DataFrame, had: DataFrame) -> DataFrame:
-    """Leave out the changes that are among these rows of the table."""
-    place = [LSN, EVENT, CHANGE]
-    return rows_.join(had.select(*place), place, "left_anti")
 
 
 def dropped(column: str, there: Collection[str]) -> str:

@@ -33,10 +33,6 @@ class IncompatibleSchemaError(FatalError):
         self.what = what
 
 
-class UnknownLabelError(IncompatibleSchemaError):
-    """Rows have a word that is no label of their enum: the description of the labels may still be on its way."""
-
-
 @dataclass(frozen=True, slots=True)
 class Add:
     """A new column; rows that are there get its default."""
@@ -205,27 +201,6 @@ def rekeyed(old: TableSchema, new: TableSchema) -> IncompatibleSchemaError:
     )
 
 
-def after(schema: TableSchema, step: Step) -> TableSchema:
-    """The form of a table that had `schema` when `step` is done: what a target records between two steps."""
-    columns = list(schema.columns)
-    key = schema.key
-    match step:
-        case Add(column):
-            columns.append(column)
-        case Drop(name):
-            columns = [column for column in columns if column.name != name]
-        case Rename(name, to):
-            columns = [replace(column, name=to) if column.name == name else column for column in columns]
-            key = tuple([to if part == name else part for part in key])
-        case Widen(name, to):
-            columns = [replace(column, spark=to) if column.name == name else column for column in columns]
-        case Relabel(name, _, labels):
-            columns = [
-                replace(column, labels=labels) if column.name == name else column for column in columns
-            ]
-    return replace(schema, schema_id="", columns=tuple(columns), key=key)
-
-
 def _relabel(table: str, old: ColumnSchema, new: ColumnSchema) -> Iterator[Step]:
     if not new.labels or old.type_oid != new.type_oid or dict(old.labels) == dict(new.labels):
         return
@@ -240,26 +215,6 @@ def _relabel(table: str, old: ColumnSchema, new: ColumnSchema) -> Iterator[Step]
         )
     words = [(word, now[oid]) for oid, word in before.items() if oid in now and now[oid] != word]
     yield Relabel(new.name, tuple(words), new.labels)
-
-
-def labelled(schema: TableSchema, by: TableSchema) -> TableSchema:
-    """`schema` with the labels that `by`, of the same relation, has for its columns."""
-    if is_other(schema, by):
-        return schema
-    labels = {column.id: column.labels for column in by.columns if column.labels and column.id is not None}
-    columns = [
-        column if column.id is None else replace(column, labels=labels.get(column.id, column.labels))
-        for column in schema.columns
-    ]
-    return replace(schema, columns=tuple(columns))
-
-
-def same_labels(schema: TableSchema, other: TableSchema) -> bool:
-    """Whether enums of both have the same labels."""
-    return all(
-        dict(mine.labels) == dict(its.labels)
-        for mine, its in zip(schema.columns, labelled(schema, other).columns, strict=True)
-    )
 
 
 def value_of(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str:
@@ -282,11 +237,6 @@ def is_unknown(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str
 def aside_of(name: str) -> str:
     """The temporary name of a column while another column takes its name."""
     return f"{_ASIDE}{name}"
-
-
-def original_of(name: str) -> str:
-    """The name of the column that has a temporary name; of any other name, the name itself."""
-    return name.removeprefix(_ASIDE)
 
 
 def renames_in_order(names: dict[str, str]) -> list[Step]:

@@ -3,14 +3,11 @@
 from collections.abc import Collection
 from typing import Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
-
 from cdcd.mirror.platform.sql import quoted, text
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.buckets import BUCKET, bucket_of, named
 from cdcd.mirror.targets.layout import DELETED, PLAIN, Layout
-from cdcd.mirror.targets.name_lists import NO_NAMES, no_names
+from cdcd.mirror.targets.name_lists import NO_NAMES
 from cdcd.mirror.targets.reduction import EVENT, KEEP, LOST, LSN, MARKED, OP
 from cdcd.mirror.targets.state import At
 
@@ -99,20 +96,6 @@ def merge(
     elif truncated is not None:
         lines.append(f"WHEN NOT MATCHED BY SOURCE AND {_before('t.', truncated)} THEN DELETE")
     return "\n".join(lines)
-
-
-def first_rows(
-    source: DataFrame,
-    schema: TableSchema,
-    layout: Layout = PLAIN,
-    truncated: At | None = None,
-) -> DataFrame:
-    """What the MERGE of `source` inserts into a table that has no rows."""
-    none = no_names()
-    unknown = sf.nullif(sf.array_union(KEEP, LOST), none).alias(UNKNOWN)
-    names = [column.name for column in schema.columns]
-    own = [sf.expr(value).alias(name) for name, value in own_values(layout, truncated).items()]
-    return source.filter(sf.col(OP) != "d").select(*map(quoted, names), *own, unknown)
 
 
 def own_values(layout: Layout, truncated: At | None, alias: str = "") -> dict[str, str]:

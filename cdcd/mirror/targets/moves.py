@@ -11,8 +11,8 @@ several joins; a batch without them costs nothing.
 
 The target is read where those old keys can lie: in their buckets, and of these only the rows with their hashes.
 
-Both halves must be in one batch for that, although they may lie in different partitions. A batch ends at a position up
-to which every partition was read (`state.Reach`), so that it has both or none.
+Both halves must be in one batch for that, although they may lie in different partitions. A fold ends at the complete
+LSN, up to which every partition was read, so that it has both or none.
 """
 
 from collections.abc import Iterable

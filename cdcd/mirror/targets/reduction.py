@@ -13,7 +13,7 @@ Finding all this costs an aggregate for each such column, so it is done for thos
 (`partial`), which are few and the same in each batch; `Summary.partial` says which there were.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -47,11 +47,6 @@ MOVED: Final = "_cdcd_moved"
 """Struct (commit_lsn, event_no, key, unchanged) of the key's last change that came from another key with values not
 sent; null without one."""
 
-LATER: Final = "_cdcd_later"
-"""Column of changes: true if the change lies after `Reach.bound`. The mirror reads such a change again later."""
-HELD: Final = "_cdcd_held"
-"""Column of a reduced batch: the partition, in the row that stands for all LATER changes of it; null in other rows."""
-
 UNFIT: Final = "unfit"
 """Of changes: whether it is none, or of another form than the caller takes it for. The target refuses a batch with such
 (`UnfitError`) before it has an effect; so one pass over the records tells, and applies."""
@@ -67,7 +62,6 @@ class Summary:
         changes: how many went in, repeats left out.
         keys: how many rows came out.
         last: the last change, as (commit LSN, number of the event).
-        held: by partition, the first offset of those that are LATER; how many they are is `waiting`.
         truncated: where the last truncate lies.
         partial: columns that some key's last change lacks.
         moves: some key's row came from another key and lacks values.
@@ -80,8 +74,6 @@ class Summary:
     changes: int
     keys: int
     last: At
-    held: Mapping[int, int]
-    waiting: int
     truncated: At | None
     partial: frozenset[str]
     moves: bool
@@ -91,16 +83,13 @@ class Summary:
     commit_time: datetime | None
 
 
-def prepared(changes: DataFrame, bound: At | None = None) -> DataFrame:
-    """`changes` with 0 for a snapshot row's number, `old_key`, UNFIT, and with a `bound`: LATER."""
+def prepared(changes: DataFrame) -> DataFrame:
+    """`changes` with 0 for a snapshot row's number, `old_key`, and UNFIT."""
     if UNFIT not in changes.columns:
         changes = changes.withColumn(UNFIT, sf.lit(False))
     if "old_key" not in changes.columns:
         changes = changes.withColumn("old_key", sf.lit(None).cast(changes.schema["key"].dataType))
-    changes = changes.withColumn("event_no", sf.coalesce("event_no", sf.lit(0)))
-    if bound is None:
-        return changes
-    return changes.withColumn(LATER, is_later(bound))
+    return changes.withColumn("event_no", sf.coalesce("event_no", sf.lit(0)))
 
 
 def fresh(changes: DataFrame, state: State) -> DataFrame:
@@ -142,12 +131,6 @@ def places(changes: DataFrame) -> dict[int, Place]:
     return {row[0]: Place(row["at"][0], row["at"][1], row["at"][2], row[2]) for row in last.collect()}
 
 
-def is_later(bound: At) -> Column:
-    """Whether a record (as `changes.parse` gives it) lies after `bound`. A record that names no position does not."""
-    lsn, event = sf.coalesce("commit_lsn", sf.lit(0)), sf.coalesce("event_no", sf.lit(0))
-    return is_after(lsn, event, bound)
-
-
 def is_after(lsn: Column, event: Column, at: At) -> Column:
     """The change lies after the position `at`."""
     return (lsn > at[0]) | ((lsn == at[0]) & (event > at[1]))
@@ -156,14 +139,12 @@ def is_after(lsn: Column, event: Column, at: At) -> Column:
 def reduced(
     changes: DataFrame, schema: TableSchema, partial: Collection[str], *, marks: bool = False
 ) -> DataFrame:
-    """One row for each key of `changes` (`prepared`, `fresh`), one with op `t` for all truncates together, and one for
-    all of a partition that are LATER (HELD).
+    """One row for each key of `changes` (`prepared`, `fresh`), and one with op `t` for all truncates together.
 
-    Columns: OP, LSN, EVENT, those of the table, KEEP, LOST, MOVED, HELD, and for `summary` and others
-    `_cdcd_first` (offset, of those that are LATER), `_cdcd_changes` (how many), `_cdcd_partial` (columns that the last
-    change with values lacks), and for each column of `partial` `_cdcd_at_<i>`, where its value is from (struct
-    commit_lsn, event_no, or null), i being its place in the table. All but the table's begin with `_cdcd_`, which no
-    column of a source does.
+    Columns: OP, LSN, EVENT, those of the table, KEEP, LOST, MOVED, and for `summary` and others `_cdcd_changes` (how
+    many), `_cdcd_partial` (columns that the last change with values lacks), and for each column of `partial`
+    `_cdcd_at_<i>`, where its value is from (struct commit_lsn, event_no, or null), i being its place in the table. All
+    but the table's begin with `_cdcd_`, which no column of a source does.
 
     Args:
         partial: the columns that changes may lack. Where a change lacks another one, the result is wrong and
@@ -172,8 +153,6 @@ def reduced(
     """
     at = sf.struct("commit_lsn", "event_no")
     last = sf.struct("op", "after", "unchanged")
-    bounded = LATER in changes.columns
-    later = sf.col(LATER) if bounded else sf.lit(False)
     lacks = sf.size("unchanged") > 0
     aggregates = [
         sf.max_by(last, at).alias("last"),
@@ -181,11 +160,9 @@ def reduced(
         sf.count(sf.lit(1)).alias("_cdcd_changes"),
     ]
     aggregates += [
-        sf.count_if(sf.col(UNFIT) & ~later).alias("_cdcd_unfit"),
+        sf.count_if(UNFIT).alias("_cdcd_unfit"),
         sf.max("commit_time").alias("_cdcd_commit_time"),
     ]
-    if bounded:
-        aggregates.append(sf.min("offset").alias("_cdcd_first"))
     names = [column.name for column in schema.columns]
     has = sf.col("op").isin("c", "u", "r")
     if marks:
@@ -205,9 +182,6 @@ def reduced(
         aggregates.append(sf.lit(None).cast("struct<commit_lsn:bigint>").alias(MOVED))
     parts = {name: f"_cdcd_key_{number}" for number, name in enumerate(schema.key)}
     by = [sf.col("key")[name].alias(part) for name, part in parts.items()]
-    if bounded:
-        by = [sf.when(~later, sf.col("key")[name]).alias(part) for name, part in parts.items()]
-        by.append(sf.when(later, sf.col("partition")).alias(HELD))
     grouped = changes.groupBy(by).agg(*aggregates)
     op, row = sf.col("last.op"), sf.col("last")
     if marks:
@@ -226,8 +200,6 @@ def reduced(
         op.alias(OP),
         sf.col("at.commit_lsn").alias(LSN),
         sf.col("at.event_no").alias(EVENT),
-        sf.col(HELD) if bounded else sf.lit(None).cast("int").alias(HELD),
-        sf.col("_cdcd_first") if bounded else sf.lit(None).cast("bigint").alias("_cdcd_first"),
         sf.col("_cdcd_changes"),
         sf.col("_cdcd_unfit"),
         sf.col("_cdcd_commit_time"),
@@ -261,42 +233,30 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
     """What is in a reduced batch; reads it once."""
     truncate = sf.col(OP) == "t"
     first = schema.key[0] if schema.key and _prunable(schema.column(schema.key[0]).spark) else None
-    rows = (
-        reduced_.groupBy(HELD)
-        .agg(
-            sf.max(sf.struct(LSN, EVENT)).alias("last"),
-            sf.min("_cdcd_first").alias("first"),
-            sf.sum("_cdcd_changes").alias("changes"),
-            sf.count(sf.when(~truncate, 1)).alias("keys"),
-            sf.max(sf.when(truncate, sf.struct(LSN, EVENT))).alias("truncated"),
-            sf.collect_set(sf.when(sf.size("_cdcd_partial") > 0, sf.col("_cdcd_partial"))).alias("partial"),
-            sf.bool_or(sf.col(MOVED).isNotNull()).alias("moves"),
-            sf.sum("_cdcd_unfit").alias("unfit"),
-            sf.max("_cdcd_commit_time").alias("commit_time"),
-            sf.min(reduced_[quoted(first)]).alias("least") if first else sf.lit(None).alias("least"),
-            sf.max(reduced_[quoted(first)]).alias("greatest") if first else sf.lit(None).alias("greatest"),
-            sf.collect_set(sf.when(~truncate, sf.expr(hash_of(schema, quoted)))).alias("hashes"),
-        )
-        .collect()
-    )
-    held = [row for row in rows if row[HELD] is not None]
-    rows = [row for row in rows if row[HELD] is None]
-    least = min([row.least for row in rows if row.least is not None], default=None)
-    greatest = max([row.greatest for row in rows if row.greatest is not None], default=None)
-    truncates = [(row.truncated[0], row.truncated[1]) for row in rows if row.truncated is not None]
+    row = reduced_.agg(
+        sf.max(sf.struct(LSN, EVENT)).alias("last"),
+        sf.sum("_cdcd_changes").alias("changes"),
+        sf.count(sf.when(~truncate, 1)).alias("keys"),
+        sf.max(sf.when(truncate, sf.struct(LSN, EVENT))).alias("truncated"),
+        sf.collect_set(sf.when(sf.size("_cdcd_partial") > 0, sf.col("_cdcd_partial"))).alias("partial"),
+        sf.bool_or(sf.col(MOVED).isNotNull()).alias("moves"),
+        sf.sum("_cdcd_unfit").alias("unfit"),
+        sf.max("_cdcd_commit_time").alias("commit_time"),
+        sf.min(reduced_[quoted(first)]).alias("least") if first else sf.lit(None).alias("least"),
+        sf.max(reduced_[quoted(first)]).alias("greatest") if first else sf.lit(None).alias("greatest"),
+        sf.collect_set(sf.when(~truncate, sf.expr(hash_of(schema, quoted)))).alias("hashes"),
+    ).collect()[0]
     return Summary(
-        changes=sum(row.changes for row in rows),
-        keys=sum(row["keys"] for row in rows),
-        last=max([(row.last[0], row.last[1]) for row in rows], default=(0, 0)),
-        held={row[HELD]: row.first for row in held},
-        waiting=sum(row.changes for row in held),
-        truncated=max(truncates, default=None),
-        partial=frozenset(name for row in rows for names in row.partial for name in names),
-        moves=any(row.moves for row in rows),
-        key_range=None if least is None or greatest is None else rounded(least, greatest),
-        hashes=frozenset(number for row in rows for number in row.hashes),
-        unfit=sum(row.unfit for row in rows),
-        commit_time=max([row.commit_time for row in rows if row.commit_time], default=None),
+        changes=row["changes"] or 0,
+        keys=row["keys"],
+        last=(0, 0) if row["last"] is None else (row["last"][0], row["last"][1]),
+        truncated=None if row["truncated"] is None else (row["truncated"][0], row["truncated"][1]),
+        partial=frozenset([name for names in row["partial"] for name in names]),
+        moves=bool(row["moves"]),
+        key_range=None if row["least"] is None else rounded(row["least"], row["greatest"]),
+        hashes=frozenset(row["hashes"]),
+        unfit=row["unfit"] or 0,
+        commit_time=row["commit_time"],
     )
 
 

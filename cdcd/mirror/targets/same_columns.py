@@ -39,12 +39,6 @@ def is_other(old: TableSchema, new: TableSchema) -> bool:
     return old.oid is not None and new.oid is not None and old.oid != new.oid
 
 
-def same_names(old: TableSchema, new: TableSchema) -> bool:
-    """Whether the columns of one form have the same names in two targets. A mirror of a former version may call a
-    column by its name at the source, where it has another name now (`mirrored_names`)."""
-    return [column.name for column in old.columns] == [column.name for column in new.columns]
-
-
 def numbered(old: TableSchema, new: TableSchema) -> TableSchema:
     """`new` with the ids that it lacks, of columns that `old` has under their names; `plan` keeps them so."""
     if is_other(old, new):

@@ -12,11 +12,11 @@ from pyspark.sql import functions as sf
 
 from cdcd.mirror.base.formats import BaseFormat, check_made, read_form
 from cdcd.mirror.base.part import records_of
-from cdcd.mirror.base.plan import exists
 from cdcd.mirror.base.position import Position
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.positions import at_version
+from cdcd.mirror.platform.tables import exists
 from cdcd.mirror.records.changes import OPERATIONS, head, told
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.records.schema import TableSchema

@@ -25,7 +25,6 @@ from cdcd.mirror.watching.progress import (
     TableMaintained,
     TableReloaded,
     TableReloading,
-    TableRestored,
     TableResumed,
     TableRolledBack,
     TableTakenOver,
@@ -87,9 +86,6 @@ def lines(fact: Fact) -> Iterator[str]:  # noqa: C901, PLR0912, PLR0915  a table
                 f"{fact.table}: {_layout(fact.before, fact.deletes_before, fact.fields_before)} before,"
                 f" {_layout(fact.after, fact.deletes_after, fact.fields_after)} now, in {fact.seconds:.1f} s"
             )
-        case TableRestored():
-            yield f"{fact.table} was restored to version {fact.version}: two mirrors committed at the same moment"
-            yield f"  {fact.hint}"
         case TableRolledBack():
             yield f"{fact.table}: {fact.message} Later changes are read from the topic again."
             yield f"  {fact.hint}"

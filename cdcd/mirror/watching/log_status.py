@@ -16,20 +16,18 @@ from pyspark.sql import functions as sf
 
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.mirror.base.formats import BASE, CHANGES, MADE_BY, STATES, BaseFormat, read_form
-from cdcd.mirror.base.plan import exists
-from cdcd.mirror.base.position import Position
+from cdcd.mirror.base.formats import CHANGES, MADE_BY, STATES, BaseFormat, read_form
+from cdcd.mirror.base.position import BASE, Position
 from cdcd.mirror.jars import DELTA
 from cdcd.mirror.log import positions
 from cdcd.mirror.log.positions import Ends, Positions
 from cdcd.mirror.log.table import LogPlace
-from cdcd.mirror.platform.tables import properties
+from cdcd.mirror.platform.tables import exists, properties
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.settings import MirrorSettings
 from cdcd.mirror.targets.making import BUCKETS
 from cdcd.mirror.targets.pinned import CONTROL
-from cdcd.mirror.targets.quarantine import QUARANTINE
-from cdcd.mirror.targets.target import Target
+from cdcd.mirror.targets.target import QUARANTINE, Target
 from cdcd.mirror.watching.progress import first_lines
 from cdcd.telemetry.mirror_status import (
     LogStatus,

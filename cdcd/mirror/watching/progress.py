@@ -34,7 +34,6 @@ __all__ = [
     "TableMaintained",
     "TableReloaded",
     "TableReloading",
-    "TableRestored",
     "TableResumed",
     "TableStopped",
     "TableTakenOver",
@@ -276,19 +275,6 @@ class SetChanged(Fact):
     level: ClassVar[Level] = "warning"
     consistent_lsn: int
     without: tuple[str, ...]
-
-
-@fact
-class TableRestored(Fact):
-    """Two mirrors committed to a changelog at the same moment. The next mirror restored the changelog to `version`, and
-    reads the later changes again. `hint` says what to do.
-    """
-
-    event: ClassVar[str] = "table.restored"
-    level: ClassVar[Level] = "warning"
-    table: str
-    version: int
-    hint: str = "Run one mirror for each table. Read again the changes that this table lost in between."
 
 
 @fact

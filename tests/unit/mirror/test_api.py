@@ -1,20 +1,14 @@
 """The library over changes that are made up: no Kafka."""
 
-from typing import Any, cast
-
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError, SourceError
 from cdcd.mirror import api
 from cdcd.mirror.kafka import KafkaSource
-from cdcd.mirror.platform.read_ends import ReadEnds
 from cdcd.mirror.records.descriptions import Descriptions
-from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.targets.lakehouse import Lakehouse
-from cdcd.mirror.targets.target import Applied, Kind
-from tests.spark.source_model import FORM, change, frame
 from tests.spark.topic_model import NEW, TABLE, TOPIC, Described, Topic, record
+from tests.unit.mirror.targets.views import Views
 
 
 def test_changes_of_every_form_come_in_the_newest_and_what_is_none_beside_them(
@@ -37,57 +31,9 @@ def test_changes_of_every_form_come_in_the_newest_and_what_is_none_beside_them(
     ]
 
 
-class Remembers:
-    """A target that says what was asked of it."""
-
-    def __init__(self, has: TableSchema) -> None:
-        self.has = has
-        self.asked: list[Any] = []
-
-    def name_of(self, schema: TableSchema, kind: Kind) -> str:
-        return f"{schema.name}.{kind}"
-
-    def prepare(self, _: SparkSession, name: str, schema: TableSchema, kind: Kind, at: Any) -> TableSchema:
-        self.asked.append((name, schema.schema_id, kind, at))
-        return self.has
-
-    def apply(self, name: str, changes: DataFrame, *, batch_id: int) -> Applied:
-        self.asked.append((name, batch_id, sorted(row["key"]["id"] for row in changes.collect())))
-        return cast("Applied", None)
-
-    def schema(self, _: SparkSession, name: str) -> TableSchema | None:
-        return None
-
-    def own_name(self, name: str) -> str:
-        return name
-
-
-def test_a_batch_goes_into_a_table_that_is_made_ready_for_its_last_change(spark: SparkSession):
-    target = Remembers(FORM)
-    changes = frame(spark, [change("c", 20, 2, event_no=None), change("c", 10, 1, event_no=7)])
-    api.apply_changes(cast("Lakehouse", target), changes, FORM, batch_id=3)
-    api.apply_changes(cast("Lakehouse", target), changes.filter("false"), FORM, kind=Kind.CHANGELOG)
-    assert target.asked == [
-        ("docs.mirror", "form-1", Kind.MIRROR, (20, 0)),
-        ("docs.mirror", 3, [1, 2]),
-        ("docs.changelog", "form-1", Kind.CHANGELOG, (0, 0)),
-        ("docs.changelog", 0, []),
-    ]
-
-
 def test_a_table_without_a_changelog_is_named(spark: SparkSession):
     with pytest.raises(ConfigError, match=r"no changelog of public\.docs as docs\.changelog"):
-        api.scd2(spark, cast("Lakehouse", Remembers(FORM)), "public.docs")
-
-
-def test_a_reader_over_spark_connect_needs_no_broker(monkeypatch: pytest.MonkeyPatch):
-    # A login that librdkafka cannot have shows which client is made.
-    source = KafkaSource("b:1", {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"})
-    monkeypatch.setattr(api, "is_connect", lambda _: True)
-    assert isinstance(api._asking(cast("SparkSession", None), source), ReadEnds)
-    monkeypatch.setattr(api, "is_connect", lambda _: False)
-    with pytest.raises(ConfigError, match="GSSAPI"):
-        api._asking(cast("SparkSession", None), source)
+        api.scd2(spark, Views(), "public.docs")
 
 
 def test_a_table_that_is_not_described_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,6 @@ from pyspark.sql import SparkSession
 
 from cdcd.core.errors import ConfigError
 from cdcd.mirror.jars import DELTA, ICEBERG
-from cdcd.mirror.platform.java import elements, java
 from cdcd.mirror.session import (
     _LATE_COMPILER,
     REMOTE,
@@ -54,8 +53,9 @@ def test_jars_and_extensions_of_a_user_come_beside_ours_and_other_settings_in_th
 
 
 def test_java_got_the_options_of_a_local_session(spark: SparkSession):
-    runtime = java(spark, "java.lang.management.ManagementFactory").getRuntimeMXBean()
-    assert set(_LATE_COMPILER.split()) <= set(elements(runtime.getInputArguments()))
+    java: Any = spark.sparkContext._jvm
+    runtime = java.java.lang.management.ManagementFactory.getRuntimeMXBean()
+    assert set(_LATE_COMPILER.split()) <= set(runtime.getInputArguments())
 
 
 class Remote:
@@ -64,20 +64,20 @@ class Remote:
     __module__ = "pyspark.sql.connect.session"
 
 
-def test_a_session_of_spark_connect_is_refused_where_java_is_called(spark: Any):
+def test_a_session_of_spark_connect_is_refused_where_the_driver_is_needed(spark: Any):
     remote: Any = Remote()
     assert (is_connect(remote), is_connect(spark)) == (True, False)
-    check_classic(spark, "apply_changes")
+    check_classic(spark, "follow_changes", "it is so")
     with pytest.raises(
-        ConfigError, match="apply_changes does not work in a session of Spark Connect"
+        ConfigError, match="follow_changes does not work in a session of Spark Connect: it is so"
     ) as refused:
-        check_classic(remote, "apply_changes")
+        check_classic(remote, "follow_changes", "it is so")
     assert "spark-submit" in refused.value.hint
 
 
 def test_an_environment_that_asks_for_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(REMOTE, "sc://example.com")
-    with pytest.raises(ConfigError, match="cdcd mirror shop calls Java") as refused:
+    with pytest.raises(ConfigError, match="cdcd mirror shop makes a classic session") as refused:
         session(name="cdcd mirror shop")
     assert refused.value.hint.startswith("Unset SPARK_REMOTE")
 

@@ -9,8 +9,7 @@ from pyspark.sql import Row, SparkSession
 
 from cdcd.mirror.base.points import Pins, Point, Points, due_tag, look_up_pins
 from cdcd.mirror.targets.pinned import Pinned, Tag, listed_point
-from tests.unit.mirror.targets.test_lakehouse import Fake
-from tests.unit.mirror.targets.test_own_tables import Views
+from tests.unit.mirror.targets.views import Views
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 AT_US = int(AT.timestamp()) * 1_000_000
@@ -18,11 +17,7 @@ AT_US = int(AT.timestamp()) * 1_000_000
 
 @pytest.fixture
 def target(unique: str) -> Any:
-    class Own(Views):
-        def own_name(self, name: str) -> str:
-            return f"{unique}_{name}"
-
-    return Fake(Own())
+    return Views(f"{unique}_")
 
 
 @pytest.fixture

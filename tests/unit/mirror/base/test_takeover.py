@@ -32,9 +32,10 @@ def test_folds_begin_before_the_last_change_of_the_partition_that_is_behind():
     state = State(commit_lsn=90, partitions={0: Place(90, 2, 1, 7), 1: Place(40, 1, 1, 3)})
     found = begin(state, "form")
     ends = {0: 8, 1: 4}
-    assert found == Position(lsn=39, reached=90, form="form", clean=False, ends=ends, is_former=True)
+    assert found == Position(39, 90, "form", clean=False, ends=ends, is_former=True, state=state.to_json())
     assert Kept.from_json(Kept("3", found).to_json()) == Kept("3", found)
 
 
 def test_folds_of_a_table_without_a_change_begin_at_the_start_of_the_log():
-    assert begin(State(), "form") == Position(form="form", clean=False, is_former=True)
+    begun = Position(form="form", clean=False, is_former=True, state=State().to_json())
+    assert begin(State(), "form") == begun

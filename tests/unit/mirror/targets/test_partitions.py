@@ -1,5 +1,6 @@
 """What a partition field may be, and its values where the mirror computes them."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +19,13 @@ from pyspark.sql.types import (
 )
 
 from cdcd.core.errors import ConfigError
+from cdcd.mirror.base.layout import partitioned_by
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema
 from cdcd.mirror.targets.layout import Layout
-from cdcd.mirror.targets.making import described, made, partitioned_by
+from cdcd.mirror.targets.making import BUCKETS, KIND, SCHEMA, made
 from cdcd.mirror.targets.merge import merge
 from cdcd.mirror.targets.partitions import Field, check_fields, parse_fields, renamed
-from cdcd.mirror.targets.target import Kind, New
+from cdcd.mirror.targets.target import Kind
 
 
 def column(name: str, kind: DataType, number: int = 1) -> ColumnSchema:
@@ -106,14 +108,19 @@ def test_a_column_that_is_called_as_icebergs_field_is_no_matter_in_delta():
         check_fields(form, [DAYS], computed=False)
 
 
-def test_a_table_says_by_what_it_is_partitioned_and_fields_go_before_buckets():
-    new = New(FORM, Kind.MIRROR, Layout(8, fields=(DAYS, Field("a`b"))))
-    assert partitioned_by(new) == "days(`at`), `a``b`, _cdcd_bucket"
-    assert made(described(new, (1, 1))) == new
-    own = new._replace(layout=replace(new.layout, computed=True))
-    assert partitioned_by(own) == "_cdcd_partition_1, _cdcd_partition_2, _cdcd_bucket"
-    assert made(described(own, (1, 1))) == own
-    assert partitioned_by(own._replace(kind=Kind.CHANGELOG)) is None
+def test_fields_go_before_buckets():
+    layout = Layout(8, fields=(DAYS, Field("a`b")))
+    assert partitioned_by(layout) == ["days(`at`)", "`a``b`", "_cdcd_bucket"]
+    own = replace(layout, computed=True)
+    assert partitioned_by(own) == ["_cdcd_partition_1", "_cdcd_partition_2", "_cdcd_bucket"]
+
+
+def test_a_table_of_a_mirror_without_a_log_says_by_what_it_is_partitioned():
+    fields = {"fields": [["at", "days", None], ["a`b", "identity", None]], "computed": True}
+    properties = {SCHEMA: FORM.to_json(), KIND: "mirror", BUCKETS: "8", "cdcd.partition": json.dumps(fields)}
+    former = made(properties)
+    assert (former.schema, former.kind) == (FORM, Kind.MIRROR)
+    assert former.layout == Layout(8, fields=(DAYS, Field("a`b")), computed=True)
 
 
 def test_a_renamed_column_keeps_its_field():

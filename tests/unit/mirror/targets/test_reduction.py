@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.mirror.targets.reduction import HELD, UNFIT, fresh, places, prepared, reduced, rounded, summary
+from cdcd.mirror.targets.reduction import UNFIT, fresh, places, prepared, reduced, rounded, summary
 from cdcd.mirror.targets.state import Place, State
 from tests.spark.source_model import FORM, change, frame
 
@@ -134,32 +134,9 @@ def test_a_summary_has_in_a_few_numbers_what_a_target_asks_for(spark: SparkSessi
     )
     found = summary(reduced(changes, FORM, ()), FORM)
     assert (found.changes, found.keys, found.truncated, found.key_range) == (5, 3, (15, 1), (-2, 7))
-    assert (found.last, found.held, found.waiting) == ((40, 1), {}, 0)
+    assert found.last == (40, 1)
     assert (found.partial, found.moves) == (frozenset({"body"}), False)
     assert (found.unfit, found.commit_time) == (0, None)
-
-
-def test_changes_after_the_bound_are_counted_apart_and_change_no_row(spark: SparkSession):
-    changes = prepared(
-        frame(
-            spark,
-            [
-                change("c", 10, 1, n=1),
-                change("u", 20, 1, n=2),
-                change("u", 20, 1, n=3, event_no=2, unchanged=["body"], offset=31),
-                change("d", 30, 1, partition=1, offset=4),
-                change("t", 40, None, partition=1, offset=5),
-                change("c", 15, 2, partition=2),
-            ],
-        ),
-        bound=(20, 1),
-    )
-    kept = reduced(changes, FORM, ())
-    found = summary(kept, FORM)
-    assert (found.changes, found.keys, found.last, found.truncated) == (3, 2, (20, 1), None)
-    assert (found.held, found.waiting, found.partial) == ({0: 31, 1: 4}, 3, frozenset())
-    rows_ = kept.filter(sf.col(HELD).isNull()).orderBy("id").collect()
-    assert [(row["_cdcd_op"], row["id"], row["n"]) for row in rows_] == [("u", 1, 2), ("c", 2, 0)]
 
 
 def test_the_place_of_a_partition_is_that_of_its_last_change_whatever_became_of_the_key_later(
