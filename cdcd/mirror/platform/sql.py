@@ -6,7 +6,7 @@ from typing import Final
 
 from pyspark.errors import PySparkException
 
-_PART: Final = re.compile(r"`((?:[^`]|``)*)`")
+_PART: Final = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
 
 
 def quoted(name: str) -> str:
@@ -15,8 +15,8 @@ def quoted(name: str) -> str:
 
 
 def parts(name: str) -> list[str]:
-    """The parts of a name that `quoted` wrote, each without its quotes."""
-    return [part.replace("``", "`") for part in _PART.findall(name)]
+    """The parts of a name in SQL, each without its quotes."""
+    return [part[1:-1].replace("``", "`") if part.startswith("`") else part for part in _PART.findall(name)]
 
 
 def catalog_of(name: str) -> str:

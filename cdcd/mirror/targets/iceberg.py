@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from cdcd.mirror.jars import ICEBERG
-from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.platform.sql import parts, quoted
 from cdcd.mirror.platform.tables import listed
 from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.targets.target import Kind, Target
@@ -111,5 +111,6 @@ class IcebergTarget(Target):
 def _below(spark: SparkSession, catalog: str, space: str) -> list[str]:
     """The namespaces in a catalog or namespace, and in those, by their names in SQL."""
     # Spark gives their whole names, quoted where they have to be.
-    found = [f"{catalog}.{row[0]}" for row in listed(spark, f"SHOW NAMESPACES IN {space}")]
+    rows = listed(spark, f"SHOW NAMESPACES IN {space}")
+    found = [".".join([catalog, *map(quoted, parts(row[0]))]) for row in rows]
     return [name for each in found for name in (each, *_below(spark, catalog, each))]
