@@ -15,7 +15,6 @@ Finding all this costs an aggregate for each such column, so it is done for thos
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -61,26 +60,22 @@ class Summary:
     Attributes:
         changes: how many went in, repeats left out.
         keys: how many rows came out.
-        last: the last change, as (commit LSN, number of the event).
         truncated: where the last truncate lies.
         partial: columns that some key's last change lacks.
         moves: some key's row came from another key and lacks values.
         key_range: around the values of the first column of the key (`rounded`), where files can be left out by it.
         hashes: of all keys (`buckets.hash_of`).
         unfit: how many went in that are UNFIT.
-        commit_time: the latest.
     """
 
     changes: int
     keys: int
-    last: At
     truncated: At | None
     partial: frozenset[str]
     moves: bool
     key_range: tuple[int, int] | None
     hashes: frozenset[int]
     unfit: int
-    commit_time: datetime | None
 
 
 def prepared(changes: DataFrame) -> DataFrame:
@@ -161,7 +156,6 @@ def reduced(
     ]
     aggregates += [
         sf.count_if(UNFIT).alias("_cdcd_unfit"),
-        sf.max("commit_time").alias("_cdcd_commit_time"),
     ]
     names = [column.name for column in schema.columns]
     has = sf.col("op").isin("c", "u", "r")
@@ -202,7 +196,6 @@ def reduced(
         sf.col("at.event_no").alias(EVENT),
         sf.col("_cdcd_changes"),
         sf.col("_cdcd_unfit"),
-        sf.col("_cdcd_commit_time"),
         unknown.alias("_cdcd_partial"),
         moved_in.alias(MOVED),
     ]
@@ -234,14 +227,12 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
     truncate = sf.col(OP) == "t"
     first = schema.key[0] if schema.key and _prunable(schema.column(schema.key[0]).spark) else None
     row = reduced_.agg(
-        sf.max(sf.struct(LSN, EVENT)).alias("last"),
         sf.sum("_cdcd_changes").alias("changes"),
         sf.count(sf.when(~truncate, 1)).alias("keys"),
         sf.max(sf.when(truncate, sf.struct(LSN, EVENT))).alias("truncated"),
         sf.collect_set(sf.when(sf.size("_cdcd_partial") > 0, sf.col("_cdcd_partial"))).alias("partial"),
         sf.bool_or(sf.col(MOVED).isNotNull()).alias("moves"),
         sf.sum("_cdcd_unfit").alias("unfit"),
-        sf.max("_cdcd_commit_time").alias("commit_time"),
         sf.min(reduced_[quoted(first)]).alias("least") if first else sf.lit(None).alias("least"),
         sf.max(reduced_[quoted(first)]).alias("greatest") if first else sf.lit(None).alias("greatest"),
         sf.collect_set(sf.when(~truncate, sf.expr(hash_of(schema, quoted)))).alias("hashes"),
@@ -249,14 +240,12 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
     return Summary(
         changes=row["changes"] or 0,
         keys=row["keys"],
-        last=(0, 0) if row["last"] is None else (row["last"][0], row["last"][1]),
         truncated=None if row["truncated"] is None else (row["truncated"][0], row["truncated"][1]),
         partial=frozenset([name for names in row["partial"] for name in names]),
         moves=bool(row["moves"]),
         key_range=None if row["least"] is None else rounded(row["least"], row["greatest"]),
         hashes=frozenset(row["hashes"]),
         unfit=row["unfit"] or 0,
-        commit_time=row["commit_time"],
     )
 
 
