@@ -82,7 +82,6 @@ def in_source(source: Source) -> list[dict[str, Any]]:
         return connection.cursor(row_factory=dict_row).execute(query).fetchall()
 
 
-@pytest.mark.usefixtures("all_tables_are_large")
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_mirrored_table_is_the_same_for_another_reader_for_spark_and_in_the_source(
     source: Source, spark: SparkSession, warehouse: Path, tmp_path: Path, table_format: str
