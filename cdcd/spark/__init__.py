@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cdcd.mirror.base.given import load_snapshot as load_snapshot
+    from cdcd.mirror.base.load_snapshot import load_snapshot as load_snapshot
     from cdcd.mirror.snapshot.reading import SnapshotSource as SnapshotSource
     from cdcd.mirror.snapshot.reading import open_snapshot as open_snapshot
     from cdcd.mirror.snapshot.reading import read_snapshot as read_snapshot
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _READING = "cdcd.mirror.snapshot.reading"
 _MODULES = {
     "SnapshotSource": _READING,
-    "load_snapshot": "cdcd.mirror.base.given",
+    "load_snapshot": "cdcd.mirror.base.load_snapshot",
     "open_snapshot": _READING,
     "read_snapshot": _READING,
 }

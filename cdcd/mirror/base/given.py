@@ -1,11 +1,11 @@
-"""Changes that a job hands over, brought into a table by a fold: `apply_changes` and `load_snapshot` of the library.
+"""Changes that a job hands over, brought into a table by a fold: `apply_changes` of the library.
 
 The job says which changes come, and not a log. So the commit carries which changes of each partition the table has
 (`targets.state.State`), besides what the commit of every fold carries. A batch that comes again, in whole or in part,
 changes nothing. Of two processes that bring in the same changes, the later one finds nothing new.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final
@@ -14,8 +14,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.core.errors import CdcdError, PositionError
-from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.errors import PositionError
 from cdcd.mirror.base.changes import ChangelogFolding, path_between
 from cdcd.mirror.base.commit import Folded
 from cdcd.mirror.base.fold import TableFolding
@@ -30,26 +29,22 @@ from cdcd.mirror.base.formats import (
     former_version,
     read_form,
 )
-from cdcd.mirror.base.load import FIRST, Loading, load_rows
 from cdcd.mirror.base.part import LogReader, Part, Place
 from cdcd.mirror.base.path import Path
 from cdcd.mirror.base.plan import Plan, form_of_rows
 from cdcd.mirror.base.position import NO_FORM, Position
-from cdcd.mirror.base.takeover import folded, take_over
+from cdcd.mirror.base.takeover import folded
 from cdcd.mirror.platform.tables import exists, properties
-from cdcd.mirror.records.changes import PROBLEM
 from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.records.schema import TableSchema
-from cdcd.mirror.snapshot.failures import raised_by_task
-from cdcd.mirror.snapshot.reading import PARTITION_BYTES, Loaded, Snapshot, read_rows
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError, check, way_on
-from cdcd.mirror.targets.layout import DELETED, PLAIN, Deletes, Layout
+from cdcd.mirror.targets.layout import DELETED, PLAIN, Deletes
 from cdcd.mirror.targets.making import SCHEMA
-from cdcd.mirror.targets.reduction import fresh, places, prepared
+from cdcd.mirror.targets.reduction import fresh, prepared
 from cdcd.mirror.targets.same_columns import is_other
 from cdcd.mirror.targets.state import At, State
 from cdcd.mirror.targets.state import Place as ChangePlace
-from cdcd.mirror.targets.target import QUARANTINE, Kind, Target, kind_of
+from cdcd.mirror.targets.target import Kind, Target
 from cdcd.mirror.targets.upgrading import upgrade
 
 
@@ -80,6 +75,58 @@ class Given:
     schema: TableSchema
     state: State | None = None
     batch_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Changes that are new to a table.
+
+    Attributes:
+        rows: the changes (`reduction.prepared`), in the form `schema`.
+        count: number of them.
+        first, last: least and greatest commit LSN of them; 1 and 0 if there are none.
+        cut: (commit LSN, number of the event) of the last truncate. None: there is none.
+        places: by partition, the last change.
+    """
+
+    rows: DataFrame
+    schema: TableSchema
+    count: int
+    first: int
+    last: int
+    cut: At | None
+    places: Mapping[int, ChangePlace]
+
+
+def batch_of(rows: DataFrame, schema: TableSchema) -> Batch:
+    """Look at changes (`reduction.prepared`) in the form `schema`. Reads them once."""
+    half = sf.when(sf.col("op") == "d", 0).otherwise(1)
+    at = sf.struct("commit_lsn", "event_no")
+    found = (
+        rows.groupBy("partition")
+        .agg(
+            sf.count("*").alias("count"),
+            sf.min("commit_lsn").alias("first"),
+            sf.max(sf.struct("commit_lsn", "event_no", half.alias("half"))).alias("last"),
+            sf.max("offset").alias("offset"),
+            sf.max(sf.when(sf.col("op") == "t", at)).alias("cut"),
+        )
+        .collect()
+    )
+    cuts = [(row["cut"][0], row["cut"][1]) for row in found if row["cut"] is not None]
+    places = {
+        row["partition"]: ChangePlace(row["last"][0], row["last"][1], row["last"][2], row["offset"])
+        for row in found
+    }
+    return Batch(
+        rows,
+        schema,
+        sum(row["count"] for row in found),
+        min([row["first"] for row in found], default=1),
+        max([row["last"][0] for row in found], default=0),
+        max(cuts, default=None),
+        places,
+    )
 
 
 class _Reader(LogReader):
@@ -132,7 +179,7 @@ _COMMITS: Final[WeakKeyDictionary[SparkSession, Lock]] = WeakKeyDictionary()
 _GUARD: Final = Lock()
 
 
-def _one_at_a_time(spark: SparkSession) -> Lock:
+def one_at_a_time(spark: SparkSession) -> Lock:
     """A lock for commits of the session: the settings of a session have the state that the next commit carries."""
     with _GUARD:
         return _COMMITS.setdefault(spark, Lock())
@@ -173,7 +220,7 @@ class Applying:
             done.clear()
             return self._attempt(place, given, kind, done.append)
 
-        with _one_at_a_time(self._spark):
+        with one_at_a_time(self._spark):
             result = folded(self._spark, self._format, place, attempt, made_by)
         if done:
             self._target.brought[name] = done[0]
@@ -185,45 +232,50 @@ class Applying:
         there, position = self._look(place)
         state = State.from_json(position.state) if position.state else State()
         self._check_state(place.name, state)
-        new = fresh(prepared(given.changes), state)
-        about = new.agg(
-            sf.count("*").alias("count"),
-            sf.min("commit_lsn").alias("first"),
-            sf.max(sf.struct("commit_lsn", "event_no")).alias("last"),
-            sf.max(sf.when(sf.col("op") == "t", sf.struct("commit_lsn", "event_no"))).alias("cut"),
-        ).collect()[0]
-        if not about["count"] and given.state is None:
-            return Folded(position.lsn)
-        cut = None if about["cut"] is None else (int(about["cut"][0]), int(about["cut"][1]))
-        after = replace(state.advanced(places(new), cut), batch_id=given.batch_id)
-        if given.state is not None:
-            after = after.advanced(given.state.partitions, given.state.truncated)
-        last = 0 if about["last"] is None else int(about["last"][0])
+        # A fold reads them several times, and the topic may be far away.
+        new = fresh(prepared(given.changes), state).persist()
+        try:
+            batch = batch_of(new, given.schema)
+            if not batch.count and given.state is None:
+                return Folded(position.lsn)
+            after = replace(state.advanced(batch.places, batch.cut), batch_id=given.batch_id)
+            if given.state is not None:
+                after = after.advanced(given.state.partitions, given.state.truncated)
+            done = self._bring(place, kind, batch, (there, position), after)
+        finally:
+            new.unpersist()
+        tell(after)
+        return done if done is None else replace(done, changes=batch.count)
+
+    def _bring(
+        self, place: Place, kind: Kind, batch: Batch, was: tuple[Version | None, Position], after: State
+    ) -> Folded | None:
+        """Fold the batch once. None: another commit came in between, or the table needs one more statement.
+
+        Args:
+            was: the version and the position of the table.
+            after: what the table has afterwards.
+        """
+        there, position = was
         has = form_of_rows(self._spark, place, position)
-        schema = given.schema
-        if has is not None and has.schema_id != schema.schema_id and last < position.reached:
+        rows, schema = batch.rows, batch.schema
+        if has is not None and has.schema_id != schema.schema_id and batch.last < position.reached:
             # Changes of a partition that lags behind, from before the table got the form that it has.
-            new, schema = upgrade(new, schema, has), has
-        form = Form(schema, {})
-        path, removed = self._path(place, kind, has, form, cut)
-        bound = max(last, position.reached, after.commit_lsn)
-        place = replace(
-            place,
-            state=after.to_json(),
-            ends={number: at.offset + 1 for number, at in after.partitions.items()},
-        )
+            rows, schema = upgrade(rows, schema, has), has
+        path, removed = self._path(place, kind, has, Form(schema, {}), batch.cut)
+        ends = {number: at.offset + 1 for number, at in after.partitions.items()}
+        place = replace(place, state=after.to_json(), ends=ends)
         plan = Plan(
             there,
             position,
-            Part(int(about["first"] or 1) - 1, cut),
+            Part(batch.first - 1, batch.cut),
             path,
             removed=removed,
             has={} if there is None else check_made(self._spark, place.name, place.table, place.made_by),
         )
         folding = _Rows if kind is Kind.MIRROR else _Changelog
-        done = folding(self._spark, self._format, place, new, bound).carry_out(plan)
-        tell(after)
-        return done if done is None else replace(done, changes=about["count"])
+        bound = max(batch.last, position.reached, after.commit_lsn)
+        return folding(self._spark, self._format, place, rows, bound).carry_out(plan)
 
     def _path(
         self, place: Place, kind: Kind, has: TableSchema | None, form: Form, cut: At | None
@@ -303,130 +355,6 @@ def form_of(spark: SparkSession, target: Target, name: str) -> TableSchema | Non
     else:
         found = properties(spark, name).get(SCHEMA)
     return None if found is None else TableSchema.from_json(found)
-
-
-def load_snapshot(
-    spark: SparkSession,
-    snapshot: Snapshot,
-    table: str,
-    target: Target,
-    *,
-    history: bool = False,
-    variant: bool = False,
-    partition_bytes: int = PARTITION_BYTES,
-    layout: Callable[[int], Layout] | None = None,
-) -> Loaded:
-    """Make the mirror of `schema.table` what the table is at the snapshot, in one commit that records its LSN.
-
-    What the mirror had before is replaced, and so is its form. Rows that fit no type of the mirror go into quarantine.
-
-    Args:
-        history: the table has a changelog too, which gets each row once more.
-        layout: gives the layout of a new mirror for a table of so many bytes. A mirror that is there keeps its own.
-
-    Raises:
-        SourceError: it may not be read.
-        TransientError: it was altered, truncated or dropped since, or PostgreSQL ended the snapshot: take a new one.
-        PositionError: the mirror has changes from after the snapshot.
-        IncompatibleSchemaError: no mirror can have the table's form, because of the names of its columns.
-        SinkError: something else has made the table of the target.
-    """
-    form = snapshot.form(table, variant=variant, mirrored=True)
-    kinds = [kind_of(form.schema)]
-    if history and Kind.CHANGELOG not in kinds:
-        kinds.append(Kind.CHANGELOG)
-    changes = read_rows(
-        spark, snapshot, table, variant=variant, partition_bytes=partition_bytes, mirrored=True
-    ).persist()
-    try:
-        counts = changes.agg(sf.count("*").alias("rows"), sf.count(PROBLEM).alias("problems")).collect()[0]
-        problems, sound = counts["problems"], changes.filter(sf.col(PROBLEM).isNull())
-        rows = counts["rows"] - problems
-        for kind in kinds:
-            if kind is Kind.MIRROR:
-                _load(spark, snapshot, target, form, sound, rows, layout)
-            else:
-                _log(spark, snapshot, target, form, sound)
-        quarantined = _quarantine(target, table, changes) if problems else 0
-    except CdcdError:
-        raise
-    except Exception as error:
-        # A table format raises exceptions of Java as well as PySpark's own.
-        raise raised_by_task(table, error) from error
-    finally:
-        changes.unpersist()
-    return Loaded(rows, quarantined, snapshot.lsn)
-
-
-def _load(
-    spark: SparkSession,
-    snapshot: Snapshot,
-    target: Target,
-    form: Form,
-    rows: DataFrame,
-    count: int,
-    layout: Callable[[int], Layout] | None,
-) -> None:
-    table, format_ = form.schema.table, base_of(target.format, target.given)
-    name = target.name_of(form.schema, Kind.MIRROR)
-    place = Place(table, snapshot.topic(table), name, "", made_by=GIVEN)
-    if layout is not None:
-        place = replace(place, layout=layout(snapshot.size(table)))
-    elif exists(spark, name) and DELETED in spark.table(name).columns:
-        place = replace(place, layout=replace(PLAIN, deletes=Deletes.MARK))
-    check(form.schema, target.reserved)
-    if exists(spark, name):
-        take_over(spark, format_, place, GIVEN)
-    after = _loaded(snapshot, table, reached(spark, target, name), name)
-    with _one_at_a_time(spark):
-        load_rows(Loading(spark, format_, replace(place, state=after.to_json())), snapshot, form, rows, count)
-    target.brought[name] = after
-
-
-def _log(spark: SparkSession, snapshot: Snapshot, target: Target, form: Form, rows: DataFrame) -> None:
-    """Add the rows of a snapshot to a changelog."""
-    table, schema = form.schema.table, form.schema
-    name = target.name_of(schema, Kind.CHANGELOG)
-    after = _loaded(snapshot, table, reached(spark, target, name), name)
-    at = {"commit_lsn": snapshot.commit_lsn, "event_no": FIRST}
-    changes = rows.withColumns({key: sf.lit(value).cast("bigint") for key, value in at.items()})
-    Applying(spark, target).apply(Given(changes.drop(PROBLEM), schema, after), Kind.CHANGELOG)
-
-
-def _loaded(snapshot: Snapshot, table: str, state: State, name: str) -> State:
-    """The state of a table when a snapshot is loaded into it. PositionError: it has later changes.
-
-    A snapshot is a truncate followed by its rows, both at one place among the changes.
-    """
-    lsn, topic_id = snapshot.commit_lsn, snapshot.topic_id(table)
-    if state.commit_lsn > lsn:
-        raise PositionError(
-            f"{name} has changes up to {Lsn(state.commit_lsn)}, after the snapshot's {Lsn(lsn)}.",
-            hint="Another process mirrors into the table: stop that process first, and take a new snapshot.",
-        )
-    if topic_id is not None and topic_id != state.topic_id:
-        # Places in the former topic say nothing.
-        state = replace(state, partitions={}, topic_id=topic_id)
-    at = {
-        number: ChangePlace(lsn, FIRST, 1, offset - 1)
-        for number, offset in snapshot.offsets(table).items()
-        if offset > 0
-    }
-    return replace(state.advanced(at, (lsn, 0)), commit_lsn=lsn)
-
-
-def _quarantine(target: Target, table: str, changes: DataFrame) -> int:
-    place = ("topic", "partition", "offset")
-    rows = changes.filter(sf.col(PROBLEM).isNotNull()).select(
-        sf.lit(table).alias("table"),
-        *place,
-        sf.col("timestamp").alias("record_time"),
-        sf.col("key_bytes").alias("key"),
-        sf.col("value_bytes").alias("value"),
-        sf.col(PROBLEM).alias("reason"),
-        sf.col("schema_id"),
-    )
-    return target.append(target.own_name(QUARANTINE), rows, place)
 
 
 def _unknown(table: str, name: str) -> PositionError:

@@ -117,15 +117,6 @@ def _numbers(places: Sequence[Place | None], part: int) -> Column:
     return sf.array(*[sf.lit(None if place is None else place[part]).cast("bigint") for place in places])
 
 
-def places(changes: DataFrame) -> dict[int, Place]:
-    """The last change of each partition; reads all of them (`prepared`) once."""
-    half = sf.when(sf.col("op") == "d", 0).otherwise(1)
-    last = changes.groupBy("partition").agg(
-        sf.max(sf.struct("commit_lsn", "event_no", half.alias("half"))).alias("at"), sf.max("offset")
-    )
-    return {row[0]: Place(row["at"][0], row["at"][1], row["at"][2], row[2]) for row in last.collect()}
-
-
 def is_after(lsn: Column, event: Column, at: At) -> Column:
     """The change lies after the position `at`."""
     return (lsn > at[0]) | ((lsn == at[0]) & (event > at[1]))

@@ -1,12 +1,16 @@
-"""What a snapshot says of the changes that a table has."""
+"""What a batch and a snapshot say of the changes that a table has."""
 
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cdcd.core.errors import PositionError
-from cdcd.mirror.base.given import _loaded
+from cdcd.mirror.base.given import batch_of
+from cdcd.mirror.base.load_snapshot import _loaded
+from cdcd.mirror.targets.reduction import prepared
 from cdcd.mirror.targets.state import Place, State
+from tests.spark.source_model import FORM, change, frame
 
 
 class Read:
@@ -51,3 +55,20 @@ def test_places_in_a_former_topic_are_forgotten_with_it():
     state = loaded(State(400, {0: Place(400, 1, 1, 90)}, topic_id="a"), 500, {0: 20}, "b")
     assert state.topic_id == "b"
     assert state.partitions[0].offset == 19
+
+
+def test_a_batch_says_where_each_partition_is_whatever_became_of_the_key_later(spark: SparkSession):
+    changes = [
+        change("c", 10, 5),
+        change("d", 20, 5, partition=1, offset=3),
+        change("c", 30, 6, partition=1, offset=2),
+        change("t", 15, None, partition=2),
+    ]
+    found = batch_of(prepared(frame(spark, changes)), FORM)
+    assert found.places == {0: Place(10, 1, 1, 10), 1: Place(30, 1, 1, 3), 2: Place(15, 1, 1, 15)}
+    assert (found.count, found.first, found.last, found.cut) == (4, 10, 30, (15, 1))
+
+
+def test_a_batch_without_changes_says_so(spark: SparkSession):
+    found = batch_of(prepared(frame(spark, [])), FORM)
+    assert (found.count, found.first, found.last, found.cut, found.places) == (0, 1, 0, None, {})

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.mirror.targets.reduction import UNFIT, fresh, places, prepared, reduced, rounded, summary
+from cdcd.mirror.targets.reduction import UNFIT, fresh, prepared, reduced, rounded, summary
 from cdcd.mirror.targets.state import Place, State
 from tests.spark.source_model import FORM, change, frame
 
@@ -136,18 +136,6 @@ def test_a_summary_has_in_a_few_numbers_what_a_target_asks_for(spark: SparkSessi
     assert (found.changes, found.keys, found.truncated, found.key_range) == (5, 3, (15, 1), (-2, 7))
     assert (found.partial, found.moves) == (frozenset({"body"}), False)
     assert found.unfit == 0
-
-
-def test_the_place_of_a_partition_is_that_of_its_last_change_whatever_became_of_the_key_later(
-    spark: SparkSession,
-):
-    changes = given(
-        spark,
-        change("c", 10, 5),
-        change("d", 20, 5, partition=1, offset=3),
-        change("c", 30, 6, partition=1, offset=2),
-    )
-    assert places(changes) == {0: Place(10, 1, 1, 10), 1: Place(30, 1, 1, 3)}
 
 
 def test_changes_that_are_unfit_are_counted_whatever_they_lack(spark: SparkSession):
