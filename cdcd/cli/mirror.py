@@ -64,6 +64,13 @@ _PIPE_COLUMNS: Final = 160
     "mirror's table. The mirror then continues with the changes of this table. May be repeated. Needs --source.",
 )
 @click.option(
+    "--where",
+    default="",
+    metavar="SQL",
+    help="With --snapshot, read only rows that satisfy this condition of PostgreSQL, and keep all other rows of the "
+    "mirror's table.",
+)
+@click.option(
     "--replay-quarantine",
     "replay",
     is_flag=True,
@@ -95,6 +102,7 @@ def command(
     relayout: tuple[str, ...],
     reference: bool,
     tables: tuple[str, ...],
+    where: str,
     source: Path | None,
 ) -> int:
     """Keep tables in Apache Iceberg or Delta Lake equal to the source.
@@ -117,6 +125,8 @@ def command(
     source = source or (None if config.source is None else Path(config.source))
     if tables and source is None:
         raise click.UsageError("--snapshot needs --source FILE, the pipeline's configuration.")
+    if where and not tables:
+        raise click.UsageError("--where needs --snapshot SCHEMA.TABLE.")
     pipeline = None if source is None else load_config(source, os.environ)
     check_sources(config, pipeline, consistent=consistent)
     check_modes(config, consistent=consistent, commands=replay or bool(relayout), tables=bool(tables))
@@ -137,6 +147,7 @@ def command(
             replay=replay,
             relayout=tuple(map(table_named, relayout)),
             tables=tuple(map(table_named, tables)),
+            where=where,
         )
     except CdcdError as error:
         say(Failed(type(error).__name__, error.message, error.hint, error.exit_code))
@@ -154,6 +165,7 @@ def _mirror(
     replay: bool,
     relayout: "Sequence[str]",
     tables: "Sequence[str]",
+    where: str,
 ) -> None:
     """Append the topics to the log until stopped, and fold tables of it with `change_log: fold`.
 
@@ -161,6 +173,7 @@ def _mirror(
         replay: the first round of folds begins with the records in quarantine.
         relayout: `schema.table` of the folded tables that are written again first.
         tables: `schema.table` of the folded tables that Spark reads from the database first.
+        where: condition on their rows; "" for all rows.
 
     Raises what ended it, or the first error that stopped a topic or a table.
     """
@@ -200,7 +213,7 @@ def _mirror(
         numbers.lags = job.lags
     try:
         if tables and source is not None:
-            load_tables(spark, source, tables, observe, load_one)
+            load_tables(spark, source, tables, observe, load_folded(spark, config, settings, where))
         if isinstance(job, BaseJob):
             job.relayout(relayout)
         with nullcontext("") if once else serve(config.http, mirror_routes(numbers, config.http)) as address:

@@ -157,9 +157,9 @@ def lake_of(config: "MirrorConfig") -> "Lake":
 
 
 def load_folded(
-    spark: Any, config: "MirrorConfig", settings: "MirrorSettings"
+    spark: Any, config: "MirrorConfig", settings: "MirrorSettings", where: str = ""
 ) -> "Callable[[Snapshot, str], Loaded]":
-    """Return the function that reads one table from the database into its folded table."""
+    """Return the function that reads one table from the database into its folded table. `where`: as in `load.load`."""
     from cdcd.mirror.base.load import Loading, load  # noqa: PLC0415  loads pyspark
     from cdcd.mirror.base.part import Place  # noqa: PLC0415
     from cdcd.mirror.log.positions import note_read  # noqa: PLC0415
@@ -172,8 +172,8 @@ def load_folded(
         schema = snapshot.form(table, variant=settings.variant, mirrored=True).schema
         name, layout = target.name_of(schema, Kind.MIRROR), settings.layout_of(table, snapshot.size(table))
         place = Place(table, snapshot.topic(table), name, log.name, layout=layout)
-        done = load(Loading(spark, format_, place, settings.variant), snapshot)
-        if exists(spark, log.name):
+        done = load(Loading(spark, format_, place, settings.variant), snapshot, where)
+        if not where and exists(spark, log.name):
             note_read(spark, log, place.topic, snapshot.commit_lsn)
         return done
 

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.cli.mirror_parts import load_folded, load_tables, settings_of
 from cdcd.config.mirror import parse_mirror
+from cdcd.core.errors import SinkError, SourceError
 from cdcd.mirror.base.formats import base_of
 from cdcd.mirror.base.load import read_again
 from cdcd.mirror.jars import DELTA, ICEBERG
@@ -107,3 +108,62 @@ def test_a_table_that_spark_reads_again_equals_its_source_and_folds_continue(
         assert folds.different("item") == []
         # AND they are changes of the log
         assert folds.spark.table(folds.place.name).filter("kind = 'unreadable'").count() == 0
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_rows_that_satisfy_a_condition_are_read_again_and_all_others_stay(
+    stage: Stage, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    with stage.source(f"where_{table_format}", *TABLES) as source:
+        folds = Folds(spark, source, tmp_path, table_format)
+        place = {"catalog": "lake", "namespace": source.name} if table_format == ICEBERG else {}
+        target = {"format": table_format, "location": str(folds.folder), **place}
+        given = {"name": source.name, "kafka": {"bootstrap_servers": source.servers}, "target": target}
+        config = parse_mirror(yaml.safe_dump(given), {})
+        slot, own, name = f"cdcd_{source.name}", folds.spark, folds.name("item")
+        database = SnapshotSource(source.dsn, slot, slot, source.name, KafkaSource(source.servers))
+
+        def load(where: str) -> None:
+            load_one = load_folded(own, config, settings_of(config), where)
+            load_tables(own, database, ["public.item"], folds.facts.append, load_one)
+
+        # GIVEN a table that is not there yet, THEN no rows are added to it
+        source.deliver()
+        with pytest.raises(SinkError, match="only to a table that is folded"):
+            load("id < 10")
+        assert folds.once() == {}
+        # GIVEN rows that somebody else has changed and removed, and changes that no fold has brought in
+        folds.spark.sql(f"UPDATE {name} SET what = 'wrong' WHERE id BETWEEN 11 AND 30")
+        folds.spark.sql(f"DELETE FROM {name} WHERE id BETWEEN 15 AND 25")
+        source.execute("UPDATE item SET n = -n WHERE id = 12; DELETE FROM item WHERE id = 13")
+        source.execute("UPDATE item SET id = 400 WHERE id = 14; INSERT INTO item VALUES (500, 1, 'new')")
+        source.execute("DELETE FROM item WHERE id = 500; UPDATE item SET n = 0 WHERE id = 200")
+        # WHEN a part of the table is read again
+        load("id BETWEEN 11 AND 20 OR what = 'new'")
+        # THEN it has the rows that satisfy the condition, and the others are as they were
+        found = {row["id"]: (row["n"], row["what"]) for row in folds.table(source, "item").collect()}
+        assert [found[id_] for id_ in (11, 12, 16, 30, 200)] == [
+            (11, "first"),
+            (-12, "first"),
+            (16, "first"),
+            (30, "wrong"),
+            (200, "first"),
+        ]
+        assert 22 not in found
+        # AND the folds bring in what came before and after it, each once
+        source.execute("DELETE FROM item WHERE id = 16; UPDATE item SET n = 7 WHERE id = 17")
+        source.deliver()
+        assert folds.once() == {}
+        load("id BETWEEN 21 AND 30")
+        assert folds.different("item") == []
+        source.execute("UPDATE item SET n = 8 WHERE id = 22")
+        source.deliver()
+        assert folds.once() == {}
+        assert folds.different("item") == []
+        # WHEN the condition is none, or the table has another form by now, THEN nothing is changed
+        with pytest.raises(SourceError, match="the condition fails"):
+            load("nowhere = 1")
+        source.execute("ALTER TABLE item ADD more int")
+        with pytest.raises(SinkError, match="has the columns of its source now"):
+            load("id = 1")

@@ -31,11 +31,19 @@ class TableChunks:
         sql_name: name of the part, quoted for SQL.
         part: pages of the part; pages that are `done` are not read.
         chunk_bytes: bytes on disk that are read at a time; in memory a chunk takes a few times as much.
+        where: SQL condition on rows, beside the row filter of the publication; "" for none.
     """
 
     def __init__(
-        self, reader: SnapshotReader, table: SourceTable, sql_name: str, part: Part, chunk_bytes: int
+        self,
+        reader: SnapshotReader,
+        table: SourceTable,
+        sql_name: str,
+        part: Part,
+        chunk_bytes: int,
+        where: str = "",
     ) -> None:
+        self._conditions = (table.row_filter, where)
         self._reader = reader
         self._table = table
         self._sql_name = sql_name
@@ -78,7 +86,7 @@ class TableChunks:
             begin,
             end,
             self._table,
-            (self._table.row_filter,),
+            self._conditions,
         )
         answer = await self._reader.read(query, bytes_max)
         if isinstance(answer, TooLarge):

@@ -24,7 +24,7 @@ from cdcd.mirror.base.formats import MADE_BY, TOPIC_ID, BaseFormat, check_made, 
 from cdcd.mirror.base.layout import layout_of, made, partitioned_by, properties_of
 from cdcd.mirror.base.part import OvertakenError, Place
 from cdcd.mirror.base.path import Path
-from cdcd.mirror.base.position import Position
+from cdcd.mirror.base.position import Position, is_of
 from cdcd.mirror.platform.tables import as_view, exists
 from cdcd.mirror.records.changes import PROBLEM
 from cdcd.mirror.records.descriptions import Form
@@ -57,8 +57,12 @@ class Loading:
     variant: bool = False
 
 
-def load(loading: Loading, snapshot: Snapshot) -> Loaded:
+def load(loading: Loading, snapshot: Snapshot, where: str = "") -> Loaded:
     """Make the table what its source is at the snapshot, in one commit.
+
+    Args:
+        where: SQL condition of PostgreSQL. Rows that meet it are brought into the table, and all other rows of the
+            table stay as they are. "": the rows of the snapshot replace all rows of the table.
 
     Raises:
         SinkError: the table has no key, or a row fits no type of the mirror.
@@ -73,7 +77,9 @@ def load(loading: Loading, snapshot: Snapshot) -> Loaded:
             f"{place.table}: it has no key, so it has a changelog, and Spark reads only tables with a key.",
             hint=begin_again(place.table),
         )
-    changes = read_rows(spark, snapshot, place.table, variant=loading.variant, mirrored=True).persist()
+    changes = read_rows(
+        spark, snapshot, place.table, variant=loading.variant, mirrored=True, where=where
+    ).persist()
     try:
         counts = changes.agg(sf.count("*").alias("rows"), sf.count(PROBLEM).alias("problems")).collect()[0]
         if counts["problems"]:
@@ -82,7 +88,10 @@ def load(loading: Loading, snapshot: Snapshot) -> Loaded:
                 hint=f"Let the daemon read the table: its records of these rows become unreadable rows of the log. "
                 f"{begin_again(place.table)}",
             )
-        load_rows(loading, snapshot, form, changes, counts["rows"])
+        if where:
+            attempted(place, lambda: _add(loading, snapshot, form, changes))
+        else:
+            load_rows(loading, snapshot, form, changes, counts["rows"])
     except CdcdError:
         raise
     except Exception as error:
@@ -152,6 +161,48 @@ def _attempt(
         if not committing.commit(there.pin, carried, statement):
             return None
     return committing.settled(there.pin, position, carried, changes=count, keys=count)
+
+
+def _add(loading: Loading, snapshot: Snapshot, form: Form, changes: DataFrame) -> Folded | None:
+    """Bring rows of the source into the table once. None: another commit came in between.
+
+    The position of the table stays, and its commit says that the table is not clean, because these rows are later than
+    the others. So the next fold goes on from the same position, and changes a row only if its own change is later.
+    """
+    spark, format_, place, schema = loading.spark, loading.format, loading.place, form.schema
+    has = check_made(spark, place.name, place.table) if exists(spark, place.name) else None
+    there = None if has is None else format_.version(spark, place.name)
+    if has is None or there is None or there.position is None or there.position.form != digest(schema):
+        raise SinkError(
+            f"{place.table}: rows can be added only to a table that is folded, and has the columns of its source now.",
+            hint="Run cdcd mirror --once, which folds the table, and then the same command again. Or leave out --where "
+            "to read the whole table.",
+        )
+    position = there.position
+    if position.reached > snapshot.commit_lsn:
+        raise OvertakenError(
+            f"{place.table}: {place.name} is folded beyond the snapshot's {Lsn(snapshot.commit_lsn)}.",
+            hint="Stop the other process that folds the table, and run the command again.",
+        )
+    check_columns(place, spark.table(place.name).columns)
+    layout = layout_of(spark, place, has, schema, computed=format_.computed)
+    committing = Committing(spark, format_, place, position.lsn)
+    carried = replace(
+        committing.carried(there.pin, position, position.form),
+        reached=max(position.reached, snapshot.commit_lsn),
+        clean=False,
+        ends=position.ends,
+    )
+    with as_view(_rows(changes, schema, snapshot.commit_lsn)) as view:
+        guarded = committing.guarded(view, there.pin)
+        if not committing.commit(
+            there.pin, carried, lambda to: merge(to, guarded, schema, layout=layout, again=True)
+        ):
+            return None
+    after = format_.version(spark, place.name)
+    # Delta makes no commit of a statement that changes no row.
+    is_there = after.pin == there.pin or is_of(carried.fold, after.nodes)
+    return Folded(position.lsn) if is_there else None
 
 
 def _rows(changes: DataFrame, schema: TableSchema, lsn: int) -> DataFrame:

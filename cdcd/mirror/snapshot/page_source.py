@@ -57,6 +57,7 @@ class Plan:
         rate_bytes_s: how much of the table's rows a task may read each second; 0: without limit.
         money_digits: how many digits of money stand behind the point.
         trusted: owners whose tables the role reads, besides superusers and itself; None: all.
+        where: SQL condition on rows; "" for all rows.
     """
 
     dsn: str
@@ -72,6 +73,7 @@ class Plan:
     rate_bytes_s: float = 0.0
     money_digits: int = DIGITS_OF_C
     trusted: Sequence[str] | None = None
+    where: str = ""
 
     def options(self, ranges: Sequence[Range]) -> dict[str, str]:
         """For `spark.read.format(NAME).options(...)`; each range is a task's."""
@@ -97,6 +99,7 @@ class Plan:
             "rate_bytes_s": self.rate_bytes_s,
             "money_digits": self.money_digits,
             "trusted": self.trusted,
+            "where": self.where,
         }
         # Spark leaves out of its plans and pages what is called so (spark.redaction.regex).
         return {"secret": json.dumps(fields), "ranges": json.dumps(list(ranges))}
@@ -132,6 +135,7 @@ class Plan:
             fields["rate_bytes_s"],
             fields["money_digits"],
             None if fields["trusted"] is None else tuple(fields["trusted"]),
+            fields["where"],
         )
 
 
@@ -251,6 +255,6 @@ def _chunks(
     others = tuple((begin, end) for begin, end in ((0, first), (last, pages_all)) if begin < end)
     part = Part(oid, filenode, pages_all, size, others)
     table = replace(plan.table, parts=(SourcePart(part, sql_name),))
-    chunks = TableChunks(reader, table, sql_name, part, CHUNK_BYTES)
+    chunks = TableChunks(reader, table, sql_name, part, CHUNK_BYTES, plan.where)
     while (lines := runner.run(chunks.next())) is not None:
         yield lines

@@ -164,8 +164,10 @@ class Snapshot:
         """What the catalog says at the snapshot."""
         return self._shared
 
-    def options(self, table: str, partition_bytes: int, task_rate_bytes_s: float = 0.0) -> dict[str, str]:
-        """What the tasks of a table are told."""
+    def options(
+        self, table: str, partition_bytes: int, task_rate_bytes_s: float = 0.0, where: str = ""
+    ) -> dict[str, str]:
+        """What the tasks of a table are told. `where`: SQL condition on rows; "" for all rows."""
         source, shared = self._source, self._shared
         found = shared.tables[table]
         dsn, password_command, trusted = source.access(found.source)
@@ -183,6 +185,7 @@ class Snapshot:
             task_rate_bytes_s,
             shared.money_digits,
             trusted,
+            where,
         )
         return plan.options(page_ranges(found, partition_bytes))
 
@@ -330,10 +333,12 @@ def read_rows(
     partition_bytes: int = PARTITION_BYTES,
     rate_bytes_s: float = 0.0,
     mirrored: bool = False,
+    where: str = "",
 ) -> DataFrame:
     """Each row as a change with op `r` (`changes.parse`), with the raw value, and the problem of what does not fit.
 
     Args:
+        where: SQL condition of PostgreSQL on rows; "" for all rows.
         rate_bytes_s: how much all tasks together may read each second; 0: without limit.
         mirrored: columns have the names that the mirror gives them.
     """
@@ -341,7 +346,7 @@ def read_rows(
     _register(spark)
     tasks = len(page_ranges(snapshot.shared.tables[table], partition_bytes))
     task_rate = rate_bytes_s / max(1, min(tasks, spark.sparkContext.defaultParallelism))
-    options = snapshot.options(table, partition_bytes, task_rate)
+    options = snapshot.options(table, partition_bytes, task_rate, where)
     pages = spark.read.format(NAME).options(**options).load()
     records = pages.select(
         sf.lit(None).cast("binary").alias("key"),

@@ -73,6 +73,8 @@ def test_a_table_is_read_from_a_database_that_somebody_names(
     file.write_text(CONFIG)
     assert run("--config", str(file), "--snapshot", "public.orders") == 2
     assert "--source" in capsys.readouterr().err
+    assert run("--config", str(file), "--where", "id < 10") == 2
+    assert "--where needs --snapshot" in capsys.readouterr().err
 
 
 def test_without_pyspark_it_says_what_to_install(
