@@ -8,7 +8,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from cdcd.cli.mirror_parts import load_folded, load_tables, settings_of
-from cdcd.config.mirror import parse_mirror
+from cdcd.config.mirror import MirrorConfig, parse_mirror
 from cdcd.core.errors import SinkError, SourceError
 from cdcd.mirror.base.formats import base_of
 from cdcd.mirror.base.load import read_again
@@ -17,12 +17,22 @@ from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.snapshot.reading import Loaded, Snapshot, SnapshotSource
 from cdcd.mirror.watching.progress import Replayed, TableLoaded, TableReloaded, TableReloading
 from tests.spark.folding import Folds
-from tests.spark.stage import Stage
+from tests.spark.stage import Source, Stage
 
 TABLES = (
     "CREATE TABLE item (id int PRIMARY KEY, n int, what text)",
     "INSERT INTO item SELECT g, g, 'first' FROM generate_series(1, 300) g",
 )
+
+
+def configured(folds: Folds, source: Source, table_format: str) -> tuple[MirrorConfig, SnapshotSource]:
+    """The configuration of a mirror over the tables of `folds`, and the database that it reads."""
+    place = {"catalog": "lake", "namespace": source.name} if table_format == ICEBERG else {}
+    target = {"format": table_format, "location": str(folds.folder), **place}
+    given = {"name": source.name, "kafka": {"bootstrap_servers": source.servers}, "target": target}
+    slot = f"cdcd_{source.name}"
+    database = SnapshotSource(source.dsn, slot, slot, source.name, KafkaSource(source.servers))
+    return parse_mirror(yaml.safe_dump(given), {}), database
 
 
 @pytest.mark.timeout(2400)
@@ -32,14 +42,8 @@ def test_a_table_that_spark_reads_again_equals_its_source_and_folds_continue(
 ) -> None:
     with stage.source(f"load_{table_format}", *TABLES) as source:
         folds = Folds(spark, source, tmp_path, table_format)
-        place = {"catalog": "lake", "namespace": source.name} if table_format == ICEBERG else {}
-        kafka = {"bootstrap_servers": source.servers}
-        target = {"format": table_format, "location": str(folds.folder), **place}
-        given = {"name": source.name, "kafka": kafka, "target": target}
-        config = parse_mirror(yaml.safe_dump(given), {})
+        config, database = configured(folds, source, table_format)
         settings, own = settings_of(config), folds.spark
-        slot = f"cdcd_{source.name}"
-        database = SnapshotSource(source.dsn, slot, slot, source.name, KafkaSource(source.servers))
         source.deliver()
         assert folds.once() == {}
         # GIVEN a table that somebody else has changed, and a column whose type folds cannot follow
@@ -117,12 +121,8 @@ def test_rows_that_satisfy_a_condition_are_read_again_and_all_others_stay(
 ) -> None:
     with stage.source(f"where_{table_format}", *TABLES) as source:
         folds = Folds(spark, source, tmp_path, table_format)
-        place = {"catalog": "lake", "namespace": source.name} if table_format == ICEBERG else {}
-        target = {"format": table_format, "location": str(folds.folder), **place}
-        given = {"name": source.name, "kafka": {"bootstrap_servers": source.servers}, "target": target}
-        config = parse_mirror(yaml.safe_dump(given), {})
-        slot, own, name = f"cdcd_{source.name}", folds.spark, folds.name("item")
-        database = SnapshotSource(source.dsn, slot, slot, source.name, KafkaSource(source.servers))
+        config, database = configured(folds, source, table_format)
+        own, name = folds.spark, folds.name("item")
 
         def load(where: str) -> None:
             load_one = load_folded(own, config, settings_of(config), where)
@@ -161,7 +161,7 @@ def test_rows_that_satisfy_a_condition_are_read_again_and_all_others_stay(
         source.deliver()
         assert folds.once() == {}
         assert folds.different("item") == []
-        # WHEN the condition is none, or the table has another form by now, THEN nothing is changed
+        # WHEN the text is no condition, or the source has another column, THEN the command ends, and no row changes
         with pytest.raises(SourceError, match="the condition fails"):
             load("nowhere = 1")
         source.execute("ALTER TABLE item ADD more int")

@@ -1,4 +1,4 @@
-"""Changes that a job hands over: whatever the batches are, and whoever else commits, the table is right or says why."""
+"""Changes that a job hands over. The table equals its source after each batch, or an error says why it cannot."""
 
 import datetime as dt
 import random

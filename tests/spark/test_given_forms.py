@@ -68,7 +68,7 @@ def test_a_table_follows_its_source_through_added_renamed_widened_and_dropped_co
     apply_changes(target, frame(spark, [change("c", 15, (3, 3, "c"), partition=1)], FORM), FORM)
     assert form_of(spark, target, name) == new
     assert rows(spark, name, "id", "amount", "flag")[2] == (3, 3, "it's \\ ${x}")
-    # What it cannot follow is refused, and leaves it as it was.
+    # A form that the table cannot follow is refused, and the table stays as it was.
     text = replace(new, schema_id="form-3", columns=(ID, replace(wide, spark=StringType()), flag))
     with pytest.raises(IncompatibleSchemaError, match=r"public\.items: column amount"):
         apply_changes(target, frame(spark, [change("u", 30, (2, "x", "y"))], text), text)

@@ -32,7 +32,7 @@ CALLS_MAX = 20
 
 
 class Counted:
-    """Kafka's admin client, of which each call to a broker is counted."""
+    """Kafka's admin client, which counts its calls to brokers."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

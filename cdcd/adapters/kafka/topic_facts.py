@@ -71,7 +71,7 @@ class TopicStarts:
         return {topic: TopicStart(str(each.topic_id), first[topic]) for topic, each in described.items()}
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """The ids of those of `topics` that exist and have an id.
+        """Return the ids of `topics`. A topic that does not exist, or has no id, is left out.
 
         Raises:
             SinkUnavailableError, SinkError: as `look`.
@@ -80,7 +80,7 @@ class TopicStarts:
         return {topic: topic_id for topic, topic_id in ids.items() if topic_id != NO_ID}
 
     def beginnings(self, topics: Sequence[str]) -> dict[str, dict[int, int]]:
-        """The first offset of each partition that is still there, of those of `topics` that exist.
+        """Return the first offset that each partition still has. A topic that does not exist is left out.
 
         Raises:
             SinkUnavailableError, SinkError: as `look`.

@@ -185,8 +185,15 @@ def one_at_a_time(spark: SparkSession) -> Lock:
         return _COMMITS.setdefault(spark, Lock())
 
 
+def as_it_is(spark: SparkSession, place: Place) -> Place:
+    """The place with the treatment of deletes that its table has. A table that is not there removes deleted rows."""
+    if exists(spark, place.name) and DELETED in spark.table(place.name).columns:
+        return replace(place, layout=replace(PLAIN, deletes=Deletes.MARK))
+    return place
+
+
 class Applying:
-    """Brings changes into the tables of a target, and knows what it has brought in.
+    """Brings changes into the tables of a target. The target remembers which changes this process has brought in.
 
     Args:
         target: names the tables.
@@ -211,9 +218,7 @@ class Applying:
         check(schema, self._target.reserved)
         name = self._target.name_of(schema, kind)
         made_by = GIVEN if kind is Kind.MIRROR else GIVEN_CHANGES
-        place = Place(schema.table, "", name, "", made_by=made_by)
-        if exists(self._spark, name) and DELETED in self._spark.table(name).columns:
-            place = replace(place, layout=replace(PLAIN, deletes=Deletes.MARK))
+        place = as_it_is(self._spark, Place(schema.table, "", name, "", made_by=made_by))
         done: list[State] = []
 
         def attempt() -> Folded | None:
@@ -230,7 +235,7 @@ class Applying:
         self, place: Place, given: Given, kind: Kind, tell: Callable[[State], None]
     ) -> Folded | None:
         there, position = self._look(place)
-        state = State.from_json(position.state) if position.state else State()
+        state = _state_of(position)
         self._check_state(place.name, state)
         # A fold reads them several times, and the topic may be far away.
         new = fresh(prepared(given.changes), state).persist()
@@ -338,7 +343,7 @@ def reached(spark: SparkSession, target: Target, name: str) -> State:
     check_made(spark, name, name, GIVEN_CHANGES if has.get(MADE_BY) == GIVEN_CHANGES else GIVEN)
     if there.position is None:
         raise _unknown(name, name)
-    return State.from_json(there.position.state) if there.position.state else State()
+    return _state_of(there.position)
 
 
 def form_of(spark: SparkSession, target: Target, name: str) -> TableSchema | None:
@@ -355,6 +360,11 @@ def form_of(spark: SparkSession, target: Target, name: str) -> TableSchema | Non
     else:
         found = properties(spark, name).get(SCHEMA)
     return None if found is None else TableSchema.from_json(found)
+
+
+def _state_of(position: Position) -> State:
+    """Which changes a table with this position has."""
+    return State.from_json(position.state) if position.state else State()
 
 
 def _unknown(table: str, name: str) -> PositionError:

@@ -128,11 +128,7 @@ def _attempt(
         format_.create(spark, place.name, created(schema, new), given, partitioned_by(new))
     has = check_made(spark, place.name, place.table, place.made_by)
     there = format_.version(spark, place.name)
-    if there.position is not None and there.position.reached > snapshot.commit_lsn:
-        raise OvertakenError(
-            f"{place.table}: {place.name} is folded beyond the snapshot's {Lsn(snapshot.commit_lsn)}.",
-            hint="Stop the other process that folds the table, and run the command again.",
-        )
+    _check_before(place, there.position or Position(), snapshot)
     check_columns(place, spark.table(place.name).columns)
     layout = layout_of(spark, place, has, schema, computed=format_.computed)
     committing = Committing(spark, format_, place, snapshot.commit_lsn)
@@ -163,6 +159,15 @@ def _attempt(
     return committing.settled(there.pin, position, carried, changes=count, keys=count)
 
 
+def _check_before(place: Place, position: Position, snapshot: Snapshot) -> None:
+    """OvertakenError: the table has changes from after the snapshot."""
+    if position.reached > snapshot.commit_lsn:
+        raise OvertakenError(
+            f"{place.table}: {place.name} is folded beyond the snapshot's {Lsn(snapshot.commit_lsn)}.",
+            hint="Stop the other process that folds the table, and run the command again.",
+        )
+
+
 def _add(loading: Loading, snapshot: Snapshot, form: Form, changes: DataFrame) -> Folded | None:
     """Bring rows of the source into the table once. None: another commit came in between.
 
@@ -179,11 +184,7 @@ def _add(loading: Loading, snapshot: Snapshot, form: Form, changes: DataFrame) -
             "to read the whole table.",
         )
     position = there.position
-    if position.reached > snapshot.commit_lsn:
-        raise OvertakenError(
-            f"{place.table}: {place.name} is folded beyond the snapshot's {Lsn(snapshot.commit_lsn)}.",
-            hint="Stop the other process that folds the table, and run the command again.",
-        )
+    _check_before(place, position, snapshot)
     check_columns(place, spark.table(place.name).columns)
     layout = layout_of(spark, place, has, schema, computed=format_.computed)
     committing = Committing(spark, format_, place, position.lsn)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from cdcd.core.errors import CdcdError, PositionError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.base.formats import GIVEN, base_of
-from cdcd.mirror.base.given import Applying, Given, one_at_a_time, reached
+from cdcd.mirror.base.given import Applying, Given, as_it_is, one_at_a_time, reached
 from cdcd.mirror.base.load import FIRST, Loading, load_rows
 from cdcd.mirror.base.part import Place
 from cdcd.mirror.base.takeover import take_over
@@ -23,7 +23,7 @@ from cdcd.mirror.records.descriptions import Form
 from cdcd.mirror.snapshot.failures import raised_by_task
 from cdcd.mirror.snapshot.reading import PARTITION_BYTES, Loaded, Snapshot, read_rows
 from cdcd.mirror.targets.evolution import check
-from cdcd.mirror.targets.layout import DELETED, PLAIN, Deletes, Layout
+from cdcd.mirror.targets.layout import Layout
 from cdcd.mirror.targets.state import Place as ChangePlace
 from cdcd.mirror.targets.state import State
 from cdcd.mirror.targets.target import QUARANTINE, Kind, Target, kind_of
@@ -94,10 +94,9 @@ def _load(
     table, format_ = form.schema.table, base_of(target.format, target.given)
     name = target.name_of(form.schema, Kind.MIRROR)
     place = Place(table, snapshot.topic(table), name, "", made_by=GIVEN)
+    place = as_it_is(spark, place)
     if layout is not None:
         place = replace(place, layout=layout(snapshot.size(table)))
-    elif exists(spark, name) and DELETED in spark.table(name).columns:
-        place = replace(place, layout=replace(PLAIN, deletes=Deletes.MARK))
     check(form.schema, target.reserved)
     if exists(spark, name):
         take_over(spark, format_, place, GIVEN)

@@ -130,7 +130,7 @@ class FollowedLog:
         return Appended(version, has.ends, stopped, has.gaps, has.began, has.deleted, now)
 
     def _lacking(self, found: Appended, wanted: Ends) -> str | None:
-        """Return the first topic of which the log lacks a record. None: the log has all records before `wanted`.
+        """Return a topic of which the log lacks a record before `wanted`. None: there is no such topic.
 
         Offsets after the last record may be markers of transactions, which are no records.
         """

@@ -45,11 +45,11 @@ def location(spark: SparkSession, name: str) -> str:
 
 
 def listed(spark: SparkSession, statement: str) -> list[Row]:
-    """The rows of a SHOW statement. There are none if the place that it is about is not there yet."""
+    """Return the rows of a SHOW statement. A namespace or folder that does not exist yet has no rows."""
     try:
         return list(spark.sql(statement).collect())
     except Exception as error:
-        # Iceberg's own exception for a folder comes as Java raised it, that of other catalogs as Spark's.
+        # An Iceberg catalog in a folder raises an exception of Java. Other catalogs raise an exception of Spark.
         if _NO_NAMESPACE.search(str(error)):
             return []
         raise

@@ -167,7 +167,7 @@ class Snapshot:
     def options(
         self, table: str, partition_bytes: int, task_rate_bytes_s: float = 0.0, where: str = ""
     ) -> dict[str, str]:
-        """What the tasks of a table are told. `where`: SQL condition on rows; "" for all rows."""
+        """Return the options of the data source by which tasks read the table. `where`: as in `Plan`."""
         source, shared = self._source, self._shared
         found = shared.tables[table]
         dsn, password_command, trusted = source.access(found.source)

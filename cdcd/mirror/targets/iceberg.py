@@ -45,7 +45,7 @@ PARTITIONED: Final = {
     "write.distribution-mode": "hash",
     "write.merge.distribution-mode": "hash",
 }
-"""Properties of tables with partitions, in the place of those of tables without."""
+"""Properties of tables that have partitions. They override `PROPERTIES`."""
 
 
 def has_variant(columns: str) -> bool:
@@ -103,7 +103,7 @@ class IcebergTarget(Target):
                     yield f"{space}.{quoted(row.tableName)}"
 
     def _make_namespace(self, spark: SparkSession, name: str) -> None:
-        # There are catalogs in which not everyone may make one; where it is missing, the table's creation says so.
+        # In some catalogs, not everyone may create a namespace. If it is missing, creating the table fails and says so.
         with suppress(AnalysisException):
             super()._make_namespace(spark, name)
 
